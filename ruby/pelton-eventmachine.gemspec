@@ -10,6 +10,11 @@ Gem::Specification.new do |spec|
   spec.authors = ['The Pelton developers']
   spec.licenses = ['MIT', 'Apache-2.0']
   spec.required_ruby_version = '>= 3.1'
-  spec.files = Dir.chdir(__dir__) { Dir['lib/**/*.rb', 'ext/**/*.rb', 'README.md'] }
+  # `vendor` has the sources of the reactor. It exists in the directory that package.rb makes.
+  spec.files = Dir.chdir(__dir__) do
+    Dir['lib/**/*.rb', 'ext/extconf.rb', 'README.md', 'LICENSE-*', 'vendor/**/*'].select { |path| File.file?(path) }
+  end
   spec.extensions = ['ext/extconf.rb']
+  # Where `make` leaves the library, for Bundler's `path:`.
+  spec.require_paths = %w[lib ext]
 end

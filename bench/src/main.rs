@@ -12,6 +12,7 @@ mod client;
 mod floor;
 mod harness;
 mod http;
+mod http_client;
 mod installed;
 mod machine;
 mod mark;
@@ -121,6 +122,24 @@ enum Bench {
         output: Output,
         #[command(flatten)]
         load: http::Load,
+    },
+    /// HTTP clients: requests in flight, plain and over TLS, a large download, memory of kept connections.
+    ///
+    /// Each client is a process on one core; the server is on another: a hand-written epoll loop, or pelton's server for TLS and
+    /// files. Pelton's client is compared with hyper's and reqwest on tokio and libcurl's multi interface (if built with the
+    /// feature client-peers, as `cargo xtask bench client` does), and with Node's undici and aiohttp, if they are installed.
+    ///
+    /// Examples:
+    ///   pelton-bench client                           everything, a few minutes
+    ///   pelton-bench client --quick                   a check that it runs, a few seconds
+    ///   pelton-bench client --only plain --contenders pelton,hyper
+    ///                                                 one part, pelton against hyper
+    #[command(verbatim_doc_comment)]
+    Client {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: http_client::Load,
     },
     /// TLS: echo servers over encrypted connections, HTTPS, full and resumed handshakes, idle connections.
     ///
@@ -233,6 +252,9 @@ enum Bench {
     /// Runs one of the servers of `http`. Prints its port, and serves until its parent exits.
     #[command(hide = true)]
     HttpServer(http::Serving),
+    /// Runs one of the clients of `client`: sends as many requests as each line of its input says.
+    #[command(hide = true)]
+    ClientLoad(http_client::Fetching),
     /// Runs one of the proxies of `proxy`. Prints its port, and proxies until its parent exits.
     #[command(hide = true)]
     ProxyServer(proxy::Serving),
@@ -276,6 +298,10 @@ fn main() -> Result<()> {
             let (out, standings) = (output.directory(load.is_whole()), http::run(&load)?);
             publish("http", "Pelton's HTTP against a bare epoll loop and its peers", &out, machine, &standings)
         }
+        Bench::Client { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), http_client::run(&load)?);
+            publish("client", "Pelton's HTTP client against its peers", &out, machine, &standings)
+        }
         Bench::Tls { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), tls::run(&load)?);
             publish("tls", "Pelton's TLS against rustls on threads and its peers", &out, machine, &standings)
@@ -302,6 +328,7 @@ fn main() -> Result<()> {
         Bench::PythonInstructions(counting) => python::print_instructions(&counting),
         Bench::NetServer { server } => net::serve(server),
         Bench::HttpServer(serving) => http::serve(&serving),
+        Bench::ClientLoad(fetching) => http_client::fetch(&fetching),
         Bench::ProxyServer(serving) => proxy::serve(&serving),
         Bench::TlsServer(serving) => tls::serve(&serving),
     }

@@ -22,7 +22,7 @@ except ImportError:
     ssl = None
 from asyncio import base_events, constants, events, format_helpers, futures, trsock, unix_events
 
-from . import _transports as _transports
+from . import _datagrams, _pipes, _transports
 
 # Temporary shortages.
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -237,7 +237,10 @@ class BaseLoop(asyncio.SelectorEventLoop):
         return tls._app_transport
 
     def _make_read_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
-        return _transports.ReadPipeTransport(self, pipe, protocol, waiter, extra)
+        return _pipes.ReadPipeTransport(self, pipe, protocol, waiter, extra)
+
+    def _make_write_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
+        return _pipes.WritePipeTransport(self, pipe, protocol, waiter, extra)
 
     if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
 
@@ -266,7 +269,19 @@ class BaseLoop(asyncio.SelectorEventLoop):
 
     def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None):
         self._ensure_fd_no_transport(sock)
-        return _transports.DatagramTransport(self, sock, protocol, address, waiter, extra)
+        return _datagrams.DatagramTransport(self, sock, protocol, address, waiter, extra)
+
+    def _start_serving(self, protocol_factory, sock, *options, **named_options):
+        if type(sock) is _SOCKET:
+            # If the reactor cannot have it, it is watched, and accepts itself.
+            self._adopt_listener(sock.fileno(), sock)
+        super()._start_serving(protocol_factory, sock, *options, **named_options)
+
+    def _stop_serving(self, sock):
+        fd = sock.fileno()
+        if fd >= 0:
+            self._release(fd)
+        super()._stop_serving(sock)
 
     def _accept_connection(
         self,
@@ -278,17 +293,21 @@ class BaseLoop(asyncio.SelectorEventLoop):
         *timeouts,
     ):
         if (
-            sslcontext is not None
-            or self._debug
+            self._debug
             or type(sock) is not _SOCKET
             or socket.socket is not _SOCKET
             or self._sockets_are_guarded()
         ):
             return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         fd = sock.fileno()
-        family, number = _transports.family_of(sock), _transports.protocol_of(sock)
+        kind = _transports.family_of(sock), _transports.protocol_of(sock)
         try:
-            self._accept_streams(fd, family, number, protocol_factory, server, backlog)
+            if sslcontext is not None:
+                accepts = self._accept_for_tls(fd, kind, protocol_factory, sslcontext, server, backlog, timeouts)
+            else:
+                accepts = self._accept_streams(fd, *kind, protocol_factory, server, backlog)
+            if not accepts:
+                super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         except OSError as error:
             if error.errno not in _OUT_OF_RESOURCES:
                 raise
@@ -300,17 +319,20 @@ class BaseLoop(asyncio.SelectorEventLoop):
                     "socket": trsock.TransportSocket(sock),
                 }
             )
-            self._remove_reader(fd)
-            self.call_later(
-                constants.ACCEPT_RETRY_DELAY,
-                self._start_serving,
-                protocol_factory,
-                sock,
-                sslcontext,
-                server,
-                backlog,
-                *timeouts,
-            )
+            self._pause_accepting(fd, constants.ACCEPT_RETRY_DELAY)
+
+    def _accept_for_tls(self, fd, kind, protocol_factory, sslcontext, server, backlog, timeouts):
+        """Accept connections, and start TLS on them. Return False if the reactor does not have the listener."""
+        for _ in range(backlog):
+            accepted = self._accept_one(fd, kind)
+            if accepted is None:
+                break
+            if accepted is NotImplemented:
+                return False
+            conn, addr = accepted
+            starting = self._accept_connection2(protocol_factory, conn, {"peername": addr}, sslcontext, server, *timeouts)
+            self.create_task(starting)
+        return True
 
     async def create_connection(self, protocol_factory, host=None, port=None, *, ssl=None, **options):
         """Connect to a server, and return a transport and a protocol."""
@@ -422,7 +444,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             and not self._debug
             and address is not None
             and _transports.family_of(sock) in _OVER_IP
-            and self._send_datagram(sock.fileno(), data, address)
+            and self._sendto(sock.fileno(), data, address)
         ):
             return len(data)
         return await super().sock_sendto(sock, data, address)

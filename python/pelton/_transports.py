@@ -7,7 +7,7 @@ receiving and sending, with the fields that these need.
 import _socket
 import logging
 import socket
-from asyncio import selector_events, transports, trsock, unix_events
+from asyncio import selector_events, transports, trsock
 
 logger = logging.getLogger("asyncio")
 
@@ -66,17 +66,6 @@ family_of = _socket.socket.family.__get__
 protocol_of = _socket.socket.proto.__get__
 
 
-_AF_UNIX = getattr(socket, "AF_UNIX", None)
-
-
-def _is_connected(sock):
-    try:
-        sock.getpeername()
-    except OSError:
-        return False
-    return True
-
-
 class BaseStreamTransport(selector_events._SelectorSocketTransport):
     """The base class of ``pelton.StreamTransport``. Not useful by itself."""
 
@@ -102,92 +91,6 @@ class BaseStreamTransport(selector_events._SelectorSocketTransport):
 
 # For sockets of a class that overrides methods, which are called for everything.
 SocketTransport = selector_events._SelectorSocketTransport
-
-
-class DatagramTransport(selector_events._SelectorDatagramTransport, transports.DatagramTransport):
-    """asyncio's transport, with the common case in Rust: IP datagrams to literal addresses."""
-
-    _over_ip = False
-    # One of a pair of Unix sockets. Its peer has no address, so asyncio considers it not connected.
-    _has_nameless_peer = False
-    # Early releases of Python 3.11 do not set it.
-    _paused = False
-
-    def __init__(self, loop, sock, protocol, address=None, waiter=None, extra=None):
-        super().__init__(loop, sock, protocol, address, waiter, extra)
-        self._has_nameless_peer = sock.family == _AF_UNIX and not self._extra["peername"] and _is_connected(sock)
-        self._over_ip = not overrides(sock) and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
-
-    def _read_ready(self):
-        if self._conn_lost:
-            return
-        if not self._over_ip or not self._loop._receive_datagrams(self, self._sock.fileno()):
-            super()._read_ready()
-
-    def sendto(self, data, addr=None):
-        if self._sock is None:
-            # It is closed. Sends are ignored, as with streams, unless they would also be errors on an open
-            # transport.
-            if not isinstance(data, (bytes, bytearray, memoryview)):
-                raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
-            if self._address and addr not in (None, self._address):
-                raise ValueError(f"Invalid address: must be None or {self._address}")
-            return
-        if addr is None and self._has_nameless_peer:
-            return self._send_to_nameless(data)
-        if self._over_ip and data and not self._buffer and not self._conn_lost and self._sock is not None:
-            # A connected socket only sends to its peer.
-            to = addr if self._address is None else None
-            if (addr is None) == (to is None) and (to is not None or self._extra["peername"]):
-                if self._loop._send_datagram(self._sock.fileno(), data, to):
-                    return
-        super().sendto(data, addr)
-
-
-    def _send_to_nameless(self, data):
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
-        if self._conn_lost:
-            self._conn_lost += 1
-            return
-        if not self._buffer:
-            try:
-                self._sock.send(data)
-                return
-            except (BlockingIOError, InterruptedError):
-                self._loop._add_writer(self._sock_fd, self._sendto_ready)
-            except OSError as exc:
-                return self._protocol.error_received(exc)
-        self._buffer.append((bytes(data), None))
-        self._buffer_size += len(data)
-        self._maybe_pause_protocol()
-
-    def _sendto_ready(self):
-        if not self._has_nameless_peer:
-            return super()._sendto_ready()
-        while self._buffer:
-            data, _ = self._buffer.popleft()
-            self._buffer_size -= len(data)
-            try:
-                self._sock.send(data)
-            except (BlockingIOError, InterruptedError):
-                self._buffer.appendleft((data, None))
-                self._buffer_size += len(data)
-                break
-            except OSError as exc:
-                return self._protocol.error_received(exc)
-        self._maybe_resume_protocol()
-        if not self._buffer:
-            self._loop._remove_writer(self._sock_fd)
-            if self._closing:
-                self._call_connection_lost(None)
-
-
-class ReadPipeTransport(unix_events._UnixReadPipeTransport):
-    """asyncio's transport, with a smaller buffer: asyncio's would be mapped and unmapped for every read."""
-
-    # The capacity of a pipe.
-    max_size = 64 * 1024
 
 
 # Not all systems can create nonblocking sockets directly.

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # One measurement, in a process of its own: ruby measure.rb CASE COUNT. Prints the processor time per operation in microseconds,
-# or for `idle` the bytes of memory per connection.
+# or for `idle` the bytes of memory per connection. For `many`, it serves until it is killed.
 
 require 'eventmachine'
 require 'socket'
@@ -48,6 +48,13 @@ class Echo < EM::Connection
 end
 
 module Silent; end
+
+# Says something, so that its peer knows that it was accepted.
+module Greeting
+  def post_init
+    send_data('x')
+  end
+end
 
 EM.run do
   case kind
@@ -100,6 +107,25 @@ EM.run do
     $stdout.puts Socket.unpack_sockaddr_in(EM.get_sockname(server)).first
     $stdout.flush
     $before = memory
+  when 'many'
+    EM.set_descriptor_table_size(count + 200)
+    server = EM.start_server('127.0.0.1', 0, Greeting)
+    $stdout.puts Socket.unpack_sockaddr_in(EM.get_sockname(server)).first
+    $stdout.flush
+  when 'thin'
+    require 'thin'
+    Thin::Logging.silent = true
+    left = count
+    begun = nil
+    application = lambda do |_|
+      begun ||= processor
+      report(begun, count) if (left -= 1).zero?
+      [200, { 'Content-Type' => 'text/plain', 'Content-Length' => '12' }, ['hello, world']]
+    end
+    thin = Thin::Server.new('127.0.0.1', 0, application, signals: false)
+    thin.start
+    $stdout.puts Socket.unpack_sockaddr_in(EM.get_sockname(thin.backend.instance_variable_get(:@signature))).first
+    $stdout.flush
   else abort "no case #{kind}"
   end
 end

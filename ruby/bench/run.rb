@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Compares this library with EventMachine on the same Ruby: ruby run.rb [--quick] [--only CASE] [--results FILE]. RUBYLIB must lead
+# Compares this library with EventMachine on the same Ruby: ruby run.rb [--quick] [--only CASE,...] [--results FILE]. RUBYLIB must lead
 # to this library; EventMachine must be installed (Debian: ruby-eventmachine).
 #
 # The contenders take turns, window by window, so that a change of the machine's load meets both. What counts is processor time
@@ -18,8 +18,17 @@ CASES = {
   'tick-batches' => [500_000, 0, 0, 'next_tick, a thousand per pass'],
   'timers-cancelled' => [90_000, 0, 0, 'add_timer and cancel_timer'],
   'timers-fired' => [90_000, 0, 0, 'add_timer, and its call'],
-  'idle' => [400, 400, 0, 'memory of an idle connection']
+  'thin' => [20_000, 50, 0, 'thin: a short page, 50 connections'],
+  'idle' => [400, 400, 0, 'memory of an idle connection'],
+  'many' => [10_000, 10_000, 0, 'connections accepted, of 10,000']
 }.freeze
+
+# The request of `thin`, and what its answers end with.
+REQUEST = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ANSWER_END = "\r\n\r\nhello, world"
+
+# Processes take at most this long, in seconds: select has been seen to spin when descriptors run out.
+DEADLINE = 60
 
 quick = ARGV.delete('--quick')
 only = (at = ARGV.index('--only')) && ARGV.slice!(at, 2).last
@@ -49,14 +58,58 @@ ensure
   sockets&.each(&:close)
 end
 
+# Asks for pages on all connections, until the server is done.
+def load_thin(port, connections)
+  sockets = Array.new(connections) { TCPSocket.new('127.0.0.1', port) }
+  loop do
+    sockets.each { |socket| socket.write(REQUEST) }
+    sockets.each { |socket| return unless socket.gets('hello, world')&.end_with?(ANSWER_END) }
+  end
+rescue SystemCallError
+  # The server has seen enough.
+ensure
+  sockets&.each(&:close)
+end
+
+# Opens connections, and waits until they are answered or the server seems to be stuck. Returns how many were.
+def open_many(port, count)
+  soft, hard = Process.getrlimit(:NOFILE)
+  Process.setrlimit(:NOFILE, [hard, [count + 200, soft].max].min, hard)
+  sockets = []
+  count.times do
+    socket = TCPSocket.new('127.0.0.1', port, connect_timeout: 2)
+    break unless socket.wait_readable(2)
+
+    sockets << socket
+  end
+  sockets.size
+rescue SystemCallError, IO::TimeoutError
+  sockets.size
+ensure
+  sockets.each(&:close)
+end
+
 def measure(environment, name, operations)
   _, connections, size, = CASES[name]
   Open3.popen2(environment, 'ruby', "#{__dir__}/measure.rb", name, operations.to_s) do |input, output, process|
+    watch = Thread.new { Process.kill(:KILL, process.pid) unless process.join(DEADLINE) }
+    port = output.gets.to_i if connections.positive?
+    if name == 'many'
+      opened = open_many(port, operations).to_f
+      begin
+        Process.kill(:KILL, process.pid)
+      rescue Errno::ESRCH
+        # It has died of its limit.
+      end
+      next opened
+    end
+
     input.close
-    load_server(output.gets.to_i, connections, size) if connections.positive?
+    name == 'thin' ? load_thin(port, connections) : load_server(port, connections, size) if connections.positive?
     value = output.gets
     raise "#{name}: the process failed" unless process.value.success? && value
 
+    watch.kill
     value.to_f
   end
 end
@@ -67,22 +120,23 @@ end
 
 rows = []
 CASES.each do |name, (operations, _, _, description)|
-  next if only && only != name
+  next if only && !only.split(',').include?(name)
 
-  operations = [operations / 20, 100].max if quick && name != 'idle'
+  operations = [operations / 20, 100].max if quick && !%w[idle many].include?(name)
   windows = Hash.new { |hash, contender| hash[contender] = [] }
-  (quick ? 1 : 5).times do
+  (quick || name == 'many' ? 1 : 5).times do
     CONTENDERS.each do |contender, environment|
-      next if contender.end_with?('epoll') && !name.match?(/echo|idle/)
+      next if contender.end_with?('epoll') && !name.match?(/echo|idle|thin|many/)
 
       windows[contender] << measure(environment, name, operations)
     end
   end
-  unit = name == 'idle' ? 'bytes' : 'µs of processor time'
+  unit = { 'idle' => 'bytes', 'many' => 'connections' }.fetch(name, 'µs of processor time')
   puts "#{description} (#{unit})"
   windows.each do |contender, values|
     ratio = median(windows['pelton']) / median(values)
-    puts format('  %-22s best %9.2f  median %9.2f  pelton takes %.2f of it', contender, values.min, median(values), ratio)
+    puts format('  %-22s best %9.2f  median %9.2f  pelton: %.2f of it by medians, %.2f by best windows', contender, values.min,
+                median(values), ratio, windows['pelton'].min / values.min)
     rows << { case: name, contender: contender, unit: unit, best: values.min, median: median(values), windows: values }
   end
 end

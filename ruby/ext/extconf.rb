@@ -6,9 +6,9 @@ require 'mkmf'
 
 abort 'pelton-eventmachine needs cargo, the build tool of Rust: https://rustup.rs' unless find_executable('cargo')
 
-# The workspace with the sources of the reactor.
-root = File.expand_path('../..', __dir__)
-abort 'pelton-eventmachine is built in the repository of Pelton, whose sources it needs' unless File.exist?("#{root}/crates/pelton-ruby")
+# The workspace with the sources of the reactor: in a gem, or in the repository.
+root = [File.expand_path('../vendor', __dir__), File.expand_path('../..', __dir__)].find { |path| File.exist?("#{path}/crates/pelton-ruby") }
+abort 'the sources of the reactor are missing; make the gem with package.rb' unless root
 
 built = RbConfig::CONFIG['host_os'].include?('darwin') ? 'libpelton_ruby.dylib' : 'libpelton_ruby.so'
 library = "pelton_eventmachine.#{RbConfig::CONFIG['DLEXT']}"
@@ -17,7 +17,9 @@ File.write('Makefile', <<~MAKE)
   DESTDIR =
   sitearchdir = #{RbConfig::CONFIG['sitearchdir']}
   RUBYARCHDIR = $(sitearchdir)
-  TARGET = $(CURDIR)/target
+  # A gem is installed without what was built on the way.
+  OWN_TARGET = $(CURDIR)/target
+  TARGET = $(or $(CARGO_TARGET_DIR),$(OWN_TARGET))
 
   all: #{library}
 
@@ -28,9 +30,10 @@ File.write('Makefile', <<~MAKE)
   install: #{library}
   \tmkdir -p $(DESTDIR)$(RUBYARCHDIR)
   \tcp #{library} $(DESTDIR)$(RUBYARCHDIR)/
+  \trm -rf $(OWN_TARGET)
 
   clean:
-  \trm -rf $(TARGET) #{library}
+  \trm -rf $(OWN_TARGET) #{library}
 
   .PHONY: all install clean #{library}
 MAKE

@@ -156,4 +156,39 @@ class TestOrder < PeltonTest
       end
     end
   end
+
+  test 'timers take numbers, callables and blocks, and refuse everything else' do
+    seen = []
+    run_reactor do
+      EM.add_timer(0.001, -> { seen << :lambda })
+      EM.add_timer(Rational(1, 1000)) { seen << :rational }
+      EM.add_timer('0.001') { seen << :string }
+      callable = Object.new
+      callable.define_singleton_method(:call) { seen << :object }
+      EM.add_timer(0.001, callable)
+      EM.add_timer(0.001, nil) { seen << :block }
+      assert_raise(ArgumentError) { EM.add_timer(1) }
+      assert_raise(ArgumentError) { EM.add_timer }
+      assert_raise(ArgumentError) { EM.add_timer(1, -> {}, 3) }
+      assert_raise(NoMethodError, TypeError) { EM.add_timer(Object.new) {} }
+      # Nothing of this is a timer, and nothing raises.
+      [nil, 'x', 1.5, 123_456_789, 1 << 80, -1].each { |timer| assert_false(EM.cancel_timer(timer) ? true : false) }
+      EM.add_timer(0.05) { EM.stop }
+    end
+    assert_equal %i[block lambda object rational string], seen.sort
+  end
+
+  test 'a program may look at and change the hash of timers' do
+    run_reactor do
+      timers = EM.instance_variable_get(:@timers)
+      signature = EM.add_timer(1000) {}
+      assert timers.key?(signature)
+      # Ruby forbids new keys while a hash is iterated over.
+      assert_raise(RuntimeError) { timers.each { EM.add_timer(1000) {} } }
+      EM.cancel_timer(signature)
+      assert_false timers.key?(signature)
+      EM.stop
+    end
+    assert_reactor_works
+  end
 end

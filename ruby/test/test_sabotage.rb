@@ -7,6 +7,9 @@ require_relative 'helper'
 class TestSabotage < PeltonTest
   class Sabotage < StandardError; end
 
+  # Speaks TLS, on either side.
+  TLS_SERVER = Module.new { def post_init = start_tls }
+
   # Each entry sets up a reactor in which the proc is called in one kind of callback.
   PLACES = {
     'run block' => ->(_test, act) { act.call },
@@ -41,6 +44,32 @@ class TestSabotage < PeltonTest
     'notify_writable' => lambda { |test, act|
       _, writer = test.pipe
       EM.watch(writer, Module.new { define_method(:notify_writable) { act.call } }) { |watch| watch.notify_writable = true }
+    },
+    'ssl_verify_peer' => lambda { |test, act|
+      EM.connect('127.0.0.1', test.serve(TLS_SERVER), Module.new do
+        define_method(:post_init) { start_tls(verify_peer: true) }
+        define_method(:ssl_verify_peer) { |_| act.call }
+      end)
+    },
+    'ssl_handshake_completed' => lambda { |test, act|
+      EM.connect('127.0.0.1', test.serve(TLS_SERVER), Module.new do
+        define_method(:post_init) { start_tls }
+        define_method(:ssl_handshake_completed) { act.call }
+      end)
+    },
+    'ssl_handshake_completed of a server' => lambda { |test, act|
+      port = test.serve(Module.new do
+        define_method(:post_init) { start_tls }
+        define_method(:ssl_handshake_completed) { act.call }
+      end)
+      EM.connect('127.0.0.1', port, TLS_SERVER)
+    },
+    'receive_data with TLS' => lambda { |test, act|
+      port = test.serve(Module.new do
+        define_method(:post_init) { start_tls }
+        define_method(:receive_data) { |_| act.call }
+      end)
+      EM.connect('127.0.0.1', port, TLS_SERVER) { |client| client.send_data('x') }
     },
     'the end of a process' => ->(_test, act) { EM.system('true') { act.call } }
   }.freeze
@@ -290,6 +319,11 @@ class TestSabotage < PeltonTest
           define_method(:unbind) { seen << :unbound }
         end
         EM.connect('127.0.0.1', serve(echo), client)
+        EM.connect('127.0.0.1', serve(TLS_SERVER), Module.new do
+          define_method(:post_init) { start_tls(verify_peer: true) }
+          define_method(:ssl_verify_peer) { |pem| seen << pem[0, 10] }
+          define_method(:ssl_handshake_completed) { seen << :secure }
+        end)
         EM.watch(reader, Module.new do
           define_method(:notify_readable) do
             reader.read_nonblock(1)
@@ -300,13 +334,13 @@ class TestSabotage < PeltonTest
         EM.next_tick { seen << :tick }
         EM.defer(proc { :deferred }, proc { |result| seen << result })
         EM.add_periodic_timer(0.01) do
-          EM.stop if ([100, :unbound, :readable, :tick, :deferred] - seen).empty?
+          EM.stop if ([100, :unbound, :readable, :tick, :deferred, :secure, '-----BEGIN'] - seen).empty?
         end
       end
     ensure
       GC.stress = false
     end
-    assert_equal [], [100, :unbound, :readable, :tick, :deferred] - seen
+    assert_equal [], [100, :unbound, :readable, :tick, :deferred, :secure, '-----BEGIN'] - seen
     assert_reactor_works
   end
 end

@@ -63,6 +63,8 @@ Examples:
   cargo xtask bench work                    deferring, actors, tasks, promises, files, about five minutes
   cargo xtask bench http                    HTTP servers, about fifteen minutes. Needs wrk; includes nginx and Apache if
                                             they are installed
+  cargo xtask bench client                  HTTP clients, a few minutes. Needs libcurl4-openssl-dev; includes Node and aiohttp
+                                            if they are installed
   cargo xtask bench tls                     TLS, a few minutes
   cargo xtask bench ruby                    EventMachine's API, against Debian's ruby-eventmachine, about three minutes
   cargo xtask bench proxy                   proxies, a few minutes. Includes HAProxy, nginx and socat if they are installed
@@ -138,7 +140,7 @@ fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
     if arguments.first().is_some_and(|name| name == "python") && !asks {
         arguments.extend(python::bench_arguments(shell)?);
     }
-    if arguments.first().is_some_and(|name| name == "proxy") && !asks {
+    if arguments.first().is_some_and(|name| name == "proxy" || name == "http") && !asks {
         // One of the contenders.
         shell.cargo("build --release -p pelton-cli").run()?;
     }
@@ -151,6 +153,7 @@ fn features_for(arguments: &[OsString]) -> &'static str {
     match arguments.first().and_then(|name| name.to_str()) {
         Some("work") => "--features actor-peers",
         Some("http") => "--features http-peers",
+        Some("client") => "--features client-peers",
         Some("pyhost") => "--features pyhost",
         _ => "",
     }

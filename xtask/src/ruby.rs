@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::shell::{Failure, Shell, Task};
+use crate::soak::Progress;
 
 /// Deadlines for our tests and for EventMachine's: many times what they take on an idle machine.
 const OWN_TESTS_DEADLINE: Duration = Duration::from_secs(10 * 60);
@@ -27,14 +28,55 @@ fn library(shell: &Shell) -> PathBuf {
 /// The step of `cargo xtask test`.
 pub fn step(shell: &Shell) -> Result<(), Failure> {
     cargo(shell, "clippy --release -p pelton-ruby --features extension -- -D warnings").run()?;
-    build(shell)?;
+    install(shell)?;
     own_tests(shell)?;
+    // Without our library in RUBYLIB: it is found in the ways that are tested.
+    shell
+        .program("ruby", "ruby/test/packaging.rb")
+        .args([gem(shell).join("source").into(), home(shell).into()])
+        .run()?;
+    ruby(shell, "ruby/test/programs/test_programs.rb").within(OWN_TESTS_DEADLINE).run()?;
     suite(shell)
 }
 
-/// Builds the native library in release mode: most tests measure time.
+/// The directory in which the gem is made.
+fn gem(shell: &Shell) -> PathBuf {
+    target(shell).join("gem")
+}
+
+/// The directory in which it is installed.
+fn home(shell: &Shell) -> PathBuf {
+    target(shell).join("home")
+}
+
+/// Packs the gem and installs it, which builds the native library in release mode: most tests measure time. All tests use this
+/// library, so that it is built once.
+fn install(shell: &Shell) -> Result<(), Failure> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("{what}: {error}"));
+    shell.program("ruby", "ruby/package.rb").args([gem(shell).into()]).run()?;
+    let packed = std::fs::read_dir(gem(shell))
+        .map_err(|error| failed("list the directory of the gem", &error))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "gem"))
+        .ok_or_else(|| Failure::new("package.rb has made no gem"))?;
+    match std::fs::remove_dir_all(home(shell)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed("remove the old gem", &error)),
+        _ => {}
+    }
+    let words = "install --local --no-document --install-dir";
+    let task = shell.program("gem", words).args([home(shell).into(), packed.into()]);
+    task.env("CARGO_TARGET_DIR", target(shell)).run()?;
+    copy_library(shell)
+}
+
+/// Builds the native library of the repository.
 pub fn build(shell: &Shell) -> Result<(), Failure> {
     cargo(shell, "build --release -p pelton-ruby --features extension").run()?;
+    copy_library(shell)
+}
+
+/// Puts the native library where Ruby finds it, under the name that Ruby expects.
+fn copy_library(shell: &Shell) -> Result<(), Failure> {
     let name = if cfg!(target_vendor = "apple") { "libpelton_ruby.dylib" } else { "libpelton_ruby.so" };
     let extension = if cfg!(target_vendor = "apple") { "bundle" } else { "so" };
     let library = library(shell);
@@ -62,16 +104,23 @@ fn own_tests(shell: &Shell) -> Result<(), Failure> {
 /// Runs EventMachine's own tests, which are downloaded, and compares the outcomes with those of EventMachine.
 fn suite(shell: &Shell) -> Result<(), Failure> {
     let source = target(shell).join("eventmachine");
-    let outcomes = target(shell).join("outcomes.txt");
     shell.program("ruby", "ruby/test/fetch_suite.rb").args([source.clone().into()]).run()?;
-    ruby(shell, "ruby/test/run_suite.rb")
-        .args([source.join("tests").into(), outcomes.clone().into(), "--ours".into()])
+    ruby(shell, "ruby/test/suite/network.rb ruby ruby/test/run_suite.rb check")
+        .args([source.join("tests").into(), "ruby/test/suite/baseline.txt".into()])
         .within(SUITE_DEADLINE)
-        .run()?;
-    shell
-        .program("ruby", "ruby/test/run_suite.rb --compare ruby/test/suite/baseline.txt")
-        .args([outcomes.into(), "ruby/test/suite/known.txt".into()])
         .run()
+}
+
+/// The parts of the soak: heavy servers, and the garbage collector.
+pub fn soak(shell: &Shell, progress: &mut Progress<'_>) {
+    progress.part("Ruby: clients of PostgreSQL and RabbitMQ", || {
+        build(shell)?;
+        for test in ["postgres", "amqp"] {
+            let words = format!("ruby/test/programs/test_{test}.rb");
+            ruby(shell, &words).within(OWN_TESTS_DEADLINE).run()?;
+        }
+        Ok(())
+    });
 }
 
 /// Compares with Debian's EventMachine on the same Ruby. The words are those of `ruby/bench/run.rb`.

@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, python, tools};
+use crate::{fuzz, python, ruby, tools};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
 /// Parts that can be selected by name.
-const NAMES: [&str; 6] = ["connections", "http", "tls", "children", "fuzz", "python"];
+const NAMES: [&str; 7] = ["connections", "http", "tls", "children", "fuzz", "ruby", "python"];
 
 /// What to run, and for how long.
 #[derive(Debug, PartialEq)]
@@ -159,6 +159,9 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
     if choice.takes("fuzz") {
         let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);
         progress.part("codecs and protocols with generated input", || fuzz::run(shell, &fuzz::Choice::each_for(each)));
+    }
+    if choice.takes("ruby") {
+        ruby::soak(shell, &mut progress);
     }
     for python in pythons {
         python::soak(shell, python, seconds, &mut progress);

@@ -117,8 +117,8 @@ fn format(shell: &Shell) -> Result<(), Failure> {
 
 /// All optional features at once. A command per crate and feature would build the dependencies again each time, because cargo
 /// merges their features over the crates that are selected.
-const FEATURES: &str =
-    "--features pelton/tokio,pelton-http/json,pelton-http/forms,pelton-http/cookies,pelton-os/emulated-kqueue";
+const FEATURES: &str = "--features pelton/tokio,pelton-http/json,pelton-http/forms,pelton-http/cookies,pelton-openssl/libssl,\
+                        pelton-os/emulated-kqueue";
 
 fn clippy(shell: &Shell) -> Result<(), Failure> {
     shell.cargo(&format!("clippy --workspace --all-targets {FEATURES} -- -D warnings")).run()?;

@@ -15,13 +15,20 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 20] = [
+const TOOLS: [Tool; 27] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
     Tool { program: "nc", package: "netcat-openbsd", check: "nc -h 2>&1 | grep -q OpenBSD", what_for: PEER },
     Tool { program: "curl", package: "curl", check: "curl --version", what_for: PEER },
     Tool { program: "openssl", package: "openssl", check: "openssl version", what_for: TLS_PEER },
+    Tool {
+        program: "OpenSSL's headers",
+        package: "libssl-dev",
+        check: "pkg-config --exists openssl",
+        what_for: "to build pelton-openssl",
+    },
+    Tool { program: "pkg-config", package: "pkg-config", check: "pkg-config --version", what_for: "to find OpenSSL" },
     Tool { program: "gnutls-cli", package: "gnutls-bin", check: "gnutls-cli --version", what_for: TLS_PEER },
     Tool { program: "sslscan", package: "sslscan", check: "sslscan --version", what_for: TLS_PEER },
     Tool { program: "valgrind", package: "valgrind", check: "valgrind --version", what_for: "to count instructions" },
@@ -72,6 +79,26 @@ const TOOLS: [Tool; 20] = [
         package: "ruby-test-unit",
         check: "ruby -e 'require %q(test/unit); Test::Unit::AutoRunner.need_auto_run = false'",
         what_for: RUBY,
+    },
+    Tool {
+        program: "EventMachine",
+        package: "ruby-eventmachine",
+        check: "RUBYLIB= ruby -e 'require %q(rubyeventmachine)'",
+        what_for: "to compare the Ruby front end with",
+    },
+    Tool {
+        program: "ip",
+        package: "iproute2",
+        check: "ip -Version",
+        what_for: "to run tests in a network of their own",
+    },
+    Tool { program: "memcached", package: "memcached", check: "memcached -V", what_for: PEER },
+    Tool { program: "bundle", package: "ruby-bundler", check: "bundle --version", what_for: RUBY },
+    Tool {
+        program: "programs for EventMachine",
+        package: "thin ruby-sinatra ruby-em-http-request ruby-em-websocket ruby-faye ruby-faye-websocket ruby-em-redis",
+        check: "ruby -e '%w[thin sinatra/base em-http-request em-websocket faye faye/websocket em-redis].each { require _1 }'",
+        what_for: "to run on the Ruby front end",
     },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];

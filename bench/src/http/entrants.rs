@@ -98,7 +98,7 @@ pub fn all() -> (Vec<Entrant>, Vec<String>) {
 }
 
 /// Parses `nginx version: nginx/1.22.1`, which nginx prints on standard error.
-fn nginx_version() -> Option<String> {
+pub fn nginx_version() -> Option<String> {
     let output = Command::new("nginx").arg("-v").stdin(Stdio::null()).output().ok()?;
     after_slash(&String::from_utf8(output.stderr).ok()?)
 }

@@ -4,6 +4,7 @@
 
 pub(crate) mod entrants;
 pub(crate) mod exchange;
+pub(crate) mod forwarding;
 mod idle;
 mod instructions;
 mod overload;
@@ -24,6 +25,7 @@ use crate::installed::is_installed;
 use crate::machine::{Place, pin};
 use crate::process::Server;
 use entrants::Entrant;
+use forwarding::Forwarding;
 use servers::Kind;
 use stage::Stage;
 
@@ -61,7 +63,7 @@ pub struct Load {
     requests: u64,
 
     /// Parts to run, separated by commas; hello and files need wrk, instructions needs valgrind
-    #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "hello,files,overload,idle")]
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "hello,files,forward,overload,idle")]
     only: Vec<Part>,
 
     /// Contenders, separated by commas; the floor always takes part [default: all that are installed]
@@ -83,6 +85,8 @@ enum Part {
     Hello,
     /// Files, small and large
     Files,
+    /// Short responses through reverse proxies
+    Forward,
     /// Twice as many requests as the server can answer
     Overload,
     /// Idle connections: bytes each, and their effect on the others
@@ -177,6 +181,15 @@ impl Bench<'_> {
                 }
                 Ok(())
             }),
+            Part::Forward if !wrk::is_installed() => self.under_wrk(|_, _| Ok(())),
+            Part::Forward => {
+                let forwarding = Forwarding::start(&self.stage)?;
+                let mut standings = Vec::new();
+                for connections in CONNECTIONS {
+                    standings.extend(self.hold(forwarding.contest(&self.stage, connections, self.load.window))?);
+                }
+                Ok(standings)
+            }
             Part::Overload => self.hold(overload::contest(&self.entrants, &self.stage, OVERLOADED)?),
             Part::Idle => {
                 let count = self.load.idle as usize;
@@ -245,7 +258,7 @@ mod tests {
         let load = |line: &str| {
             <Command as clap::Parser>::try_parse_from(["http"].into_iter().chain(line.split_whitespace())).unwrap().load
         };
-        for whole in ["", "--callgrind", "--windows 40", "--only idle,overload,files,hello"] {
+        for whole in ["", "--callgrind", "--windows 40", "--only idle,overload,files,forward,hello"] {
             assert_eq!(load(whole).is_whole(), cfg!(feature = "http-peers"), "{whole}");
         }
         for part in ["--quick", "--only hello", "--contenders nginx", "--only idle,overload,files"] {

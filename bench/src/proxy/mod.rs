@@ -22,7 +22,7 @@ use crate::mark::Mark;
 use crate::process::Server;
 
 use servers::Kind;
-pub use servers::{Serving, serve};
+pub use servers::{Serving, pelton_command, serve};
 
 const LIBRARY: &str = "pelton library";
 const COMMAND: &str = "pelton proxy";

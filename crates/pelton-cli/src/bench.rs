@@ -1,10 +1,11 @@
 //! `pelton bench`: sends a load of HTTP requests and reports how the server answered.
 //!
-//! Each thread runs a reactor with its share of the connections. `target.rs` parses the URL, `client.rs` is one connection,
-//! `load.rs` decides when to send, `tally.rs` counts, and `report.rs` prints the result.
+//! Each thread runs a reactor with its share of the connections. `target.rs` parses the URL, `fetching.rs` sends requests with the
+//! HTTP client and `pipelined.rs` several at once on a connection, `load.rs` decides when to send, `tally.rs` counts, and `report.rs` prints the result.
 
-mod client;
+mod fetching;
 mod load;
+mod pipelined;
 mod report;
 mod tally;
 mod target;
@@ -18,22 +19,23 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use pelton::{EngineKind, Error, Limit, Reactor, Reactors};
+use pelton_http::client::Url;
 use pelton_http::wire::responses::To;
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::SIGINT;
 
 use crate::units;
+use fetching::Requests;
 use load::{Plan, Progress};
 use report::Report;
 use tally::Tally;
-use target::Url;
 
 /// How often the progress line is refreshed.
 const PROGRESS: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
 pub struct Options {
-    /// URL to request: http://host:port/path
+    /// URL to request: http://host:port/path, or https://
     #[arg(value_name = "URL")]
     url: String,
 
@@ -53,7 +55,7 @@ pub struct Options {
     #[arg(short, long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
 
-    /// Number of requests a connection may send before it waits for a response
+    /// Number of requests a connection may send before it waits for a response; more than 1 only over http://
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pipeline: u32,
 
@@ -71,7 +73,7 @@ pub struct Options {
 
     /// Header field to send: 'Name: value'. May be repeated
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
-    headers: Vec<String>,
+    headers: Vec<(String, String)>,
 
     /// Request body; @FILE reads it from a file
     #[arg(short = 'b', long, value_name = "TEXT")]
@@ -81,7 +83,15 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
 
-    /// Deadline for a complete response after its request was sent, and for making a connection. A request that misses it has
+    /// Trusts these authorities (PEM) for https://, instead of those of the system
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// Does not verify the server's certificate
+    #[arg(long, conflicts_with = "ca")]
+    insecure: bool,
+
+    /// Deadline for a complete response, and for making a connection. A request that misses it has
     /// failed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::positive_duration)]
     timeout: Duration,
@@ -108,7 +118,7 @@ fn method(text: &str) -> Result<String, String> {
     if fits { Ok(text.to_owned()) } else { Err("a method is one word, such as GET".to_owned()) }
 }
 
-fn field(text: &str) -> Result<String, String> {
+fn field(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("use the form 'Name: value'")?;
     method(name).map_err(|_| "a field name is one word, such as Accept")?;
     if value.contains(['\r', '\n', '\0']) {
@@ -117,7 +127,7 @@ fn field(text: &str) -> Result<String, String> {
     if ["connection", "content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str()) {
         return Err(format!("{name} cannot be set: pelton bench sets it itself; see --no-keepalive and --body"));
     }
-    Ok(format!("{name}: {}\r\n", value.trim()))
+    Ok((name.to_owned(), value.trim().to_owned()))
 }
 
 /// Why there is no result.
@@ -139,7 +149,8 @@ impl From<Error> for Failure {
 
 /// Runs the load. Returns the text to print, and whether any request was answered.
 pub fn run(options: &Options) -> Result<(String, bool), Failure> {
-    let url: Url = options.url.parse().map_err(|why| Failure::Usage(format!("bench {}: {why}", options.url)))?;
+    let url = target::url(&options.url, options.unix.as_deref());
+    let url = url.map_err(|why| Failure::Usage(format!("bench {}: {why}", options.url)))?;
     let plan = Arc::new(plan(options, &url)?);
     let progress = Arc::new(Progress::default());
     let (sender, done) = channel();
@@ -186,7 +197,11 @@ fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
             "bench -m CONNECT: the response would open a tunnel, which cannot be measured".to_owned(),
         ));
     }
-    let address = url.address(options.unix.as_deref()).map_err(Failure::Other)?;
+    if options.pipeline > 1 && url.is_https() {
+        return Err(Failure::Usage("bench --pipeline: requests over https are not pipelined".to_owned()));
+    }
+    // Also a check that the name exists.
+    let address = target::address(url, options.unix.as_deref()).map_err(Failure::Other)?;
     let body = match options.body.as_deref().map(|body| (body, body.strip_prefix('@'))) {
         None => None,
         Some((_, Some(path))) => {
@@ -194,21 +209,32 @@ fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
         }
         Some((text, None)) => Some(text.as_bytes().to_vec()),
     };
-    let mut request = format!("{} {} HTTP/1.1\r\n", options.method, url.target);
-    let has = |name: &str| options.headers.iter().any(|field| field.to_ascii_lowercase().starts_with(name));
-    if !has("host:") {
-        request.push_str(&format!("Host: {}\r\n", url.authority));
+    let mut fields = options.headers.clone();
+    if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        // With a Unix socket, the URL still names the host.
+        let asked = Url::parse(&options.url).map_err(|bad| Failure::Usage(bad.to_string()))?;
+        let host = asked.origin().split_once("://").map_or("", |(_, host)| host);
+        fields.insert(0, ("Host".to_owned(), host.to_owned()));
     }
-    options.headers.iter().for_each(|field| request.push_str(field));
+    let mut request = format!("{} {} HTTP/1.1\r\n", options.method, url.target());
+    fields.iter().for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
     if let Some(body) = &body {
         request.push_str(&format!("Content-Length: {}\r\n", body.len()));
     }
-    if options.no_keepalive {
-        request.push_str("Connection: close\r\n");
-    }
     request.push_str("\r\n");
-    let request = [request.into_bytes(), body.unwrap_or_default()].concat();
+    let request = [request.as_bytes(), body.as_deref().unwrap_or_default()].concat();
+    if options.no_keepalive {
+        fields.push(("Connection".to_owned(), "close".to_owned()));
+    }
+    let requests_to_send = Requests {
+        url: url.clone(),
+        method: options.method.clone(),
+        fields,
+        body: body.map(Into::into),
+        tls: if url.is_https() { Some(tls(options)?) } else { None },
+    };
     Ok(Plan {
+        requests_to_send: Arc::new(requests_to_send),
         address,
         request,
         to: if options.method == "HEAD" { To::Head } else { To::Other },
@@ -222,6 +248,17 @@ fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
         rate: options.rate,
         timeout: options.timeout,
     })
+}
+
+fn tls(options: &Options) -> Result<pelton_tls::Client, Failure> {
+    let mut builder = pelton_tls::Client::builder().alpn("http/1.1");
+    if let Some(authorities) = &options.ca {
+        builder = builder.roots(authorities);
+    }
+    if options.insecure {
+        builder = builder.dangerous_without_verification();
+    }
+    builder.build().map_err(|error| Failure::Usage(format!("bench {}: {error}", options.url)))
 }
 
 /// Waits for the counts of all threads. Shows progress meanwhile if standard error is a terminal.
@@ -265,7 +302,7 @@ mod tests {
 
     #[test]
     fn fields_that_would_break_the_request_are_refused() {
-        assert_eq!(field("Accept:  text/html "), Ok("Accept: text/html\r\n".to_owned()));
+        assert_eq!(field("Accept:  text/html "), Ok(("Accept".to_owned(), "text/html".to_owned())));
         for nonsense in ["Accept", ": x", "A b: c", "A: b\r\nC: d", "Content-Length: 5", "connection: close"] {
             assert!(field(nonsense).is_err(), "{nonsense:?}");
         }

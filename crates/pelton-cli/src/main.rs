@@ -54,12 +54,12 @@ enum Command {
 
     /// Serves a directory over HTTP/1.1, or a welcome page.
     ///
-    /// Prints a line with the URL of each address once it accepts connections. There is no TLS yet: on the open Internet, run it
-    /// behind a server that terminates TLS and connects to it over a Unix socket.
+    /// Prints a line with the URL of each address once it accepts connections. With a certificate (--tls-cert, --tls-dir or
+    /// --tls-self-signed), it speaks HTTPS.
     ///
     /// Signals:
     ///   SIGTERM, SIGINT   stop accepting, answer outstanding requests, exit; the second time, exit at once
-    ///   SIGHUP            reopen the access log, after it was moved away
+    ///   SIGHUP            reopen the access log, after it was moved away; reload certificates
     ///   SIGUSR2           start a new process from the same path with the same arguments, pass it the sockets, and
     ///                     exit once it serves: no connection is refused, no request lost
     ///
@@ -71,6 +71,8 @@ enum Command {
     ///   pelton serve public                      the files in public/
     ///   pelton serve public --listen '[::]:8080' --workers auto
     ///                                            to the whole network, on all processors
+    ///   pelton serve public --listen '[::]:443' --redirect-http '[::]:80' --tls-dir /etc/tls --user www-data
+    ///                                            HTTPS on the open Internet, not as root
     ///   pelton serve public --listen unix:/run/pelton.sock --socket-mode 660
     ///                                            behind a server that terminates TLS
     ///   pelton serve --access-log - --log-format json

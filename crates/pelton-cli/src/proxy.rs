@@ -1,14 +1,13 @@
 //! `pelton proxy`: forwards connections to one of several targets.
 //!
 //! As in `serve`, each worker is a reactor on its own thread, and the main thread runs one more that controls them: signals,
-//! the admin address (`admin.rs`), checks of the targets (`health.rs`), hand-over. `targets.rs` chooses a target, `pair.rs`
+//! the admin address (`admin.rs`), checks of the targets, hand-over. `targets.rs` has the targets, `pair.rs`
 //! brings a client and its target together, `hello.rs` reads the name in a TLS hello, and `record.rs` has the log and the
 //! counts.
 
-mod admin;
-mod health;
+pub mod admin;
 mod hello;
-mod options;
+pub mod options;
 mod pair;
 mod record;
 mod targets;
@@ -88,7 +87,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         tls::watch(&mut control, tls);
     }
     if !options.health.check_interval.is_zero() {
-        health::start(&mut control, &targets, options.health.check_interval, options.limits.connect_time);
+        targets.check_every(&mut control, options.health.check_interval, options.limits.connect_time);
     }
     let reactors = start_workers(options, &places, settings, tls.as_ref(), sink.clone())?;
     let controls = Control {

@@ -1,4 +1,4 @@
-//! `pelton serve`: serves files, or a welcome page, over HTTP.
+//! `pelton serve`: serves files, or a welcome page, over HTTP, and forwards to other servers (`proxy.rs`).
 //!
 //! The workers serve. Each is a reactor on its own thread (`worker.rs`), on sockets that are opened before it starts
 //! (`places.rs`). The main thread runs one more reactor that controls them: it receives signals, answers at the admin address
@@ -11,6 +11,7 @@ mod line;
 mod metrics;
 mod observe;
 pub mod options;
+mod proxy;
 mod redirect;
 pub mod tls;
 mod welcome;
@@ -22,14 +23,15 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pelton::{Address, Builder, DescriptorLimit, Error, Lane, Reactor, Reactors, Socket};
-use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
+use pelton::{Address, Builder, DescriptorLimit, Error, Lane, Reactor, Reactors, Socket, Targets};
+use pelton_http::{Census, FileSettings, Files, Handler, Router, Scheme, Server, Settings};
 use pelton_tls::ConfigError;
 use signal_hook::consts::SIGXFSZ;
 
 use admin::{Admin, Hosts, is_loopback};
 use descriptors::Budget;
 pub use options::Options;
+use proxy::Proxies;
 use redirect::Strict;
 use worker::Sockets;
 
@@ -131,7 +133,13 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     }
     // The limit is known only now.
     let tls = tls.map(|tls| tls.with_handshakes_in_flight(budget.handshakes));
-    let reactors = start_workers(options, &budget, &places, tls.as_ref(), sink.clone())?;
+    let scheme = if tls.is_some() { Scheme::Https } else { Scheme::Http };
+    let proxies = options.proxy.is_on().then(|| Proxies::new(&options.proxy, &budget, scheme)).transpose()?;
+    if let Some(proxies) = &proxies {
+        proxies.check(&mut control, &options.proxy);
+    }
+    let content = Content { pages: Pages::of(options, &budget)?, proxies: proxies.clone() };
+    let reactors = start_workers(options, &budget, &places, content, tls.as_ref(), sink.clone())?;
     let mut controls = Control {
         drain_time: options.drain_time,
         program,
@@ -145,7 +153,8 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         handing_over: false,
     };
     if let Some(place) = admin_place {
-        serve_admin(&mut controls, &mut control, place, options, &budget)?;
+        let targets = proxies.map(|proxies| proxies.targets);
+        serve_admin(&mut controls, &mut control, place, options, &budget, targets)?;
     }
     let lines: Vec<String> = lines(&controls, &control, options).collect();
     let controls = Rc::new(RefCell::new(controls));
@@ -193,6 +202,7 @@ fn start_workers(
     options: &Options,
     budget: &Budget,
     places: &[Place],
+    content: Content,
     tls: Option<&pelton_tls::Server>,
     log: Option<Sink>,
 ) -> Result<Reactors, Failure> {
@@ -210,7 +220,7 @@ fn start_workers(
     // Each worker takes its part on its own thread.
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let (settings, format, queued) = (options.settings(budget), options.log_format, options.queued());
-    let (content, census) = (Content::of(options, budget)?, Census::default());
+    let census = Census::default();
     let lane = options.files.lane(budget);
     let tune = move |builder: Builder| builder.byte_budget(queued).serve_over_budget(true).lane(Lane::Files, lane);
     let started = options.server.start_as(tune, move |number, reactor| {
@@ -223,31 +233,50 @@ fn start_workers(
     Ok(started?)
 }
 
-/// What the server serves.
-enum Content {
+/// What the server serves: pages of its own, and those of other servers.
+struct Content {
+    pages: Pages,
+    proxies: Option<Proxies>,
+}
+
+impl Content {
+    fn handler(&self, reactor: &mut Reactor, workers: usize) -> Result<Box<dyn Handler>, Error> {
+        let Some(proxies) = &self.proxies else { return self.pages.handler(reactor, workers) };
+        let failed = |bad| Error::System { doing: "set up a worker".to_owned(), error: io::Error::other(bad) };
+        let router = match &self.pages {
+            // Without a directory, everything else is a 404.
+            Pages::Welcome => Router::new(),
+            pages => Router::new().mount("/", pages.handler(reactor, workers)?),
+        };
+        Ok(Box::new(proxies.mount(router).map_err(failed)?))
+    }
+}
+
+/// The pages that the server has itself.
+enum Pages {
     Welcome,
     Files(PathBuf, FileSettings),
 }
 
-impl Content {
-    fn of(options: &Options, budget: &Budget) -> Result<Content, Failure> {
+impl Pages {
+    fn of(options: &Options, budget: &Budget) -> Result<Pages, Failure> {
         match &options.dir {
-            None => Ok(Content::Welcome),
+            None => Ok(Pages::Welcome),
             Some(dir) => {
                 let settings = options.files.settings(budget);
                 // Each worker opens the directory itself. Opening it here first reports an error before any worker starts.
                 Files::with_settings(dir, settings.clone()).map_err(Failure::Files)?;
                 // All workers pin the same directory, even if a link changes between their starts.
                 let dir = if settings.pinned { dir.canonicalize().map_err(Failure::Files)? } else { dir.clone() };
-                Ok(Content::Files(dir, settings))
+                Ok(Pages::Files(dir, settings))
             }
         }
     }
 
     fn handler(&self, reactor: &mut Reactor, workers: usize) -> Result<Box<dyn Handler>, Error> {
         match self {
-            Content::Welcome => Ok(Box::new(welcome::handler(reactor.engine_name(), workers))),
-            Content::Files(dir, settings) => {
+            Pages::Welcome => Ok(Box::new(welcome::handler(reactor.engine_name(), workers))),
+            Pages::Files(dir, settings) => {
                 let failed = |error| Error::System { doing: "set up a worker".to_owned(), error };
                 Ok(Box::new(Files::with_settings(dir, settings.clone()).map_err(failed)?))
             }
@@ -262,6 +291,7 @@ fn serve_admin(
     place: Place,
     options: &Options,
     budget: &Budget,
+    targets: Option<Arc<Targets>>,
 ) -> Result<(), Failure> {
     let (workers, log, draining) = (controls.workers.clone(), controls.log.clone(), controls.draining.clone());
     let tls = controls.tls.clone();
@@ -279,7 +309,7 @@ fn serve_admin(
     let secure = controls.tls.as_ref().filter(|_| options.tls.admin_tls);
     let secure = secure.map(|tls| tls.with_handshakes_in_flight(handshakes));
     let settings = Settings { connections: budget.admin - handshakes, turned_away: 1, ..Settings::default() };
-    let server = Server::with_settings(Admin { workers, log, tls, draining, hosts }.handler(), settings);
+    let server = Server::with_settings(Admin { workers, log, tls, targets, draining, hosts }.handler(), settings);
     let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
     let Some(socket) = sockets.pop() else { return Ok(()) };
     let listener = match secure {
@@ -293,9 +323,11 @@ fn serve_admin(
 /// Returns the lines to print for the addresses once they are served.
 fn lines(controls: &Control, reactor: &Reactor, options: &Options) -> impl Iterator<Item = String> {
     let engine = controls.engine_and_workers(reactor);
-    let what = match &options.dir {
-        Some(dir) => dir.display().to_string(),
-        None => "the welcome page".to_owned(),
+    let what = match (&options.dir, options.proxy.is_on()) {
+        (Some(dir), false) => dir.display().to_string(),
+        (Some(dir), true) => format!("{} and {}", dir.display(), options.proxy.described()),
+        (None, true) => options.proxy.described(),
+        (None, false) => "the welcome page".to_owned(),
     };
     let scheme = if controls.tls.is_some() { "https" } else { "http" };
     let served = controls.places.iter().map(move |place| match place.redirects() {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use server::Server;
 use server::http::{Directory, bench};
 
 /// Starts a server that runs this function for each connection, on a thread. The function gets the connection's number, and a
@@ -268,7 +269,7 @@ fn a_body_and_fields_are_sent_as_given() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/path?q=1", listener.local_addr().unwrap());
     let expected = format!(
-        "PUT /path?q=1 HTTP/1.1\r\nHost: {}\r\nAccept: text/plain\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+        "PUT /path?q=1 HTTP/1.1\r\nHost: {}\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
         listener.local_addr().unwrap()
     );
     let length = expected.len();
@@ -283,6 +284,23 @@ fn a_body_and_fields_are_sent_as_given() {
     let result = bench(&[&[url.as_str()], &options[..]].concat());
     assert_eq!(received.join().unwrap(), expected);
     assert_eq!(result["status"]["2xx"], 1);
+}
+
+#[test]
+fn servers_with_tls_and_on_unix_sockets_are_put_under_load() {
+    let socket = server::socket_file("bench");
+    let listen = format!("unix:{}", socket.display());
+    let _unix = Server::start("serve", &["--listen", &listen]);
+    let result = bench(&["http://localhost/", "--unix", socket.to_str().unwrap(), "-n", "40", "-c", "4"]);
+    assert_eq!((&result["completed"], &result["connections_made"]), (&40.into(), &4.into()), "{result}");
+    let secure = Server::start("serve", &["--listen", "127.0.0.1:0", "--tls-self-signed"]);
+    let url = secure.address(0).to_owned();
+    let result = bench(&[&url, "-n", "40", "-c", "4", "--insecure"]);
+    assert_eq!((&result["completed"], &result["status"]["2xx"]), (&40.into(), &40.into()), "{result}");
+    // It is verified unless that is forbidden.
+    let result = bench(&[&url, "-n", "1", "-c", "1", "--timeout", "300ms"]);
+    assert_eq!(result["completed"], 0);
+    assert!(result["first_fault"].as_str().unwrap().contains("certificate"), "{result}");
 }
 
 fn pelton(arguments: &[&str]) -> Output {
@@ -307,7 +325,7 @@ fn impossible_requests_are_refused_with_an_explanation() {
     let cases: [(&[&str], i32, &str); 10] = [
         (&["http://127.0.0.1/", "-m", "CONNECT"], 2, "the response would open a tunnel"),
         (&["ftp://x/"], 2, "use http://host:port/path"),
-        (&["https://x/"], 2, "TLS is not supported yet"),
+        (&["https://127.0.0.1/", "--pipeline", "2"], 2, "requests over https are not pipelined"),
         (&["http://no.such.host.invalid/"], 1, "look up no.such.host.invalid: "),
         (&["http://x/", "-c", "0"], 2, "0 is not in 1..=1000000"),
         (&["http://x/", "-d", "5"], 2, "give a number and a unit"),

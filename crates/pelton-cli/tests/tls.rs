@@ -338,17 +338,27 @@ fn a_certificate_of_the_client_may_be_optional_and_has_to_be_valid() {
 fn an_ocsp_response_is_sent_to_clients_that_ask() {
     let files = Files::new("tls-ocsp");
     let (cert, key, ocsp) = (files.path("own.crt"), files.path("own.key"), files.path("own.ocsp"));
-    fs::write(&ocsp, "not a response").unwrap();
+    let (authority, authority_key) = (files.path("authority.pem"), files.path("authority.key"));
+    fs::write(&authority_key, files.authority.key()).unwrap();
+    fs::write(files.path("index"), "").unwrap();
+    let mut responder = Command::new("openssl");
+    responder.args(["ocsp", "-index", &files.path("index"), "-CA", &authority, "-issuer", &authority, "-cert", &cert]);
+    responder.args(["-rsigner", &authority, "-rkey", &authority_key, "-ndays", "1", "-respout", &ocsp]);
+    let made = responder.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let tls = ["--tls-cert", &cert, "--tls-key", &key, "--tls-ocsp", &ocsp];
     let mut server = Server::start("serve", &[&["--listen", "127.0.0.1:0"], &tls[..]].concat());
     let script = "openssl s_client -status -connect \"$0\" </dev/null 2>&1";
     let mut openssl = Command::new("sh");
     openssl.args(["-c", script, &format!("127.0.0.1:{}", port(server.address(0)))]);
     let said = String::from_utf8_lossy(&openssl.output().unwrap().stdout).into_owned();
-    // It has got one, and it is nonsense.
-    assert!(said.contains("response parse error") && said.contains("not a response"), "{said}");
+    assert!(said.contains("OCSP Response Status: successful"), "{said}");
     server.signal(Signal::TERM);
     assert_eq!(server.code(), 0);
+    fs::write(&ocsp, "not a response").unwrap();
+    let refused = Command::new(env!("CARGO_BIN_EXE_pelton")).arg("serve").args(tls).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("own.ocsp: this is not an OCSP response"), "{said}");
 }
 
 #[cfg(target_os = "linux")]

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use pelton::DescriptorOwner;
 use pyo3::prelude::*;
+use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 
 use crate::call::{Call, clear_raised, has_raised};
 use crate::lock;
@@ -92,16 +93,58 @@ impl DescriptorOwner for Borrower {
 impl Lent {
     /// Returns the descriptor of the socket object, or -1.
     fn ask(&self, py: Python<'_>) -> RawFd {
-        // The reactor may ask while an exception ends a run.
-        let pending = if has_raised(py) { PyErr::take(py) } else { None };
-        let number = match (self.fileno.get(py), self.sock.get(py)) {
-            (Some(fileno), Some(sock)) => fileno.call_one(&sock).and_then(|number| number.whole()).unwrap_or(-1),
+        match (self.fileno.get(py), self.sock.get(py)) {
+            (Some(fileno), Some(sock)) => number_of(&sock, &fileno),
             _ => -1,
-        };
-        clear_raised(py);
-        if let Some(pending) = pending {
-            pending.restore(py);
         }
-        RawFd::try_from(number).unwrap_or(-1)
     }
+}
+
+/// A descriptor of the program, as the reactor borrows it.
+pub struct BorrowedFromProgram {
+    number: RawFd,
+    /// A weak reference to the socket object that owns the descriptor, and the method that returns its number. A pipe has none: its
+    /// transport releases it before it is closed.
+    socket: Option<(Py<PyWeakrefReference>, Py<PyAny>)>,
+}
+
+impl BorrowedFromProgram {
+    /// Borrows a descriptor, of a socket object if there is one. `fileno` is a method, written in C, that returns its number.
+    pub fn new<'py>(
+        number: RawFd,
+        socket: Option<&Bound<'py, PyAny>>,
+        fileno: &Bound<'py, PyAny>,
+    ) -> PyResult<BorrowedFromProgram> {
+        let weak = socket.map(PyWeakrefReference::new).transpose()?;
+        let socket = weak.map(|weak| (weak.unbind(), fileno.clone().unbind()));
+        Ok(BorrowedFromProgram { number, socket })
+    }
+}
+
+impl DescriptorOwner for BorrowedFromProgram {
+    #[inline]
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        if let Some((weak, fileno)) = &self.socket {
+            let number = lock::held(|py| weak.bind(py).upgrade().map(|socket| number_of(&socket, fileno.bind(py))))?;
+            if number != self.number {
+                return None;
+            }
+        }
+        // SAFETY: a socket object that was closed returns -1, and the transport of a pipe releases the descriptor before it is closed,
+        // so the number is that of an open descriptor.
+        Some(unsafe { BorrowedFd::borrow_raw(self.number) })
+    }
+}
+
+/// Returns the descriptor of a socket object, or -1.
+fn number_of<'py>(sock: &Bound<'py, PyAny>, fileno: &Bound<'py, PyAny>) -> RawFd {
+    let py = sock.py();
+    // The reactor may ask while an exception ends a run.
+    let pending = if has_raised(py) { PyErr::take(py) } else { None };
+    let number = fileno.call_one(sock).and_then(|number| number.whole()).unwrap_or(-1);
+    clear_raised(py);
+    if let Some(pending) = pending {
+        pending.restore(py);
+    }
+    RawFd::try_from(number).unwrap_or(-1)
 }

@@ -158,6 +158,11 @@ impl Body {
         self.tell(reactor, Command::Resume);
     }
 
+    /// Stops reading. The reader is dropped, and the rest of the body is discarded.
+    pub fn discard(&self, reactor: &mut Reactor) {
+        self.tell(reactor, Command::Discard);
+    }
+
     fn tell(&self, reactor: &mut Reactor, command: Command) {
         if let Some(token) = &self.token {
             // A reader of a disconnected client has been told already.

@@ -29,6 +29,8 @@ pub(crate) type Callback = Box<dyn FnOnce(&mut Reactor)>;
 /// A command to the connection of an exchange.
 pub(crate) enum Command {
     Respond(Response),
+    /// An interim response, as bytes on the wire.
+    Interim(Vec<u8>),
     /// A response whose body is sent in pieces.
     Stream(Response),
     Data(Content),
@@ -41,6 +43,8 @@ pub(crate) enum Command {
     Read(Reader, Option<u64>),
     Pause,
     Resume,
+    /// The rest of the body is not wanted.
+    Discard,
     Upgrade(Response, Box<dyn Connection>),
     /// The responder was dropped without an answer.
     Dropped,

@@ -22,6 +22,7 @@
 //!   [events](EventStream).
 //! - [`Files`] serves the files below a directory.
 //! - A [`Client`] sends requests; see [`client`].
+//! - A [`ReverseProxy`] forwards requests to other servers.
 //! - [`wire`] handles the protocol's bytes and can be used alone. [`log`] makes client input safe to log.
 //!
 //! Features: `json` for JSON [responses](Response) and bodies, `forms` for queries and form bodies, `cookies` for the client's cookie
@@ -53,6 +54,7 @@ mod remote;
 mod request;
 mod responder;
 mod response;
+mod reverse_proxy;
 mod router;
 mod server;
 mod settings;
@@ -77,6 +79,7 @@ pub use remote::RemoteResponder;
 pub use request::{KeptRequest, Request};
 pub use responder::Responder;
 pub use response::{Content, Response, ResponseFields};
+pub use reverse_proxy::{BadNetwork, HostField, Networks, ReverseProxy, Scheme, Upstream};
 pub use router::{BadRoute, Router};
 pub use server::Server;
 pub use settings::Settings;

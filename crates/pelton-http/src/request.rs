@@ -257,6 +257,16 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Whether the client waits for consent before it sends its body.
+    pub(crate) fn expects_continue(&self) -> bool {
+        self.head.expects_continue
+    }
+
+    /// The maximum length of the body in the settings of the server.
+    pub(crate) fn body_limit(&self) -> Option<u64> {
+        self.exchange.map(|exchange| exchange.shared.settings.body)
+    }
+
     /// Whether the client asks for another protocol, which its `Upgrade` field names.
     pub fn wants_upgrade(&self) -> bool {
         self.head.wants_upgrade

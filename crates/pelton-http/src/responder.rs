@@ -2,9 +2,10 @@
 
 use std::io;
 
-use pelton::{Address, Connection, ConnectionId, Reactor};
+use pelton::{Address, Connection, ConnectionId, Fault, Reactor};
 
 use crate::exchange::{Command, ExchangeToken};
+use crate::wire::encode::{self, Length, Persistence};
 use crate::{Response, ResponseStream};
 
 /// Answers one request, now or later, on the reactor's thread. If it is dropped without an answer, the client gets a 500.
@@ -64,6 +65,20 @@ impl Responder {
                 ResponseStream::new(Some(token))
             }
             None => ResponseStream::new(None),
+        }
+    }
+
+    /// Sends an interim response, such as 103 (Early Hints) with `Link` fields. Its status is from 102 to 199; the final response
+    /// follows. HTTP/1.0 clients do not get it.
+    pub fn interim(&self, reactor: &mut Reactor, response: &Response) {
+        if !(102..200).contains(&response.status()) || response.fields().fault().is_some() {
+            return reactor.report(Fault::new("http", "invalid interim response omitted"));
+        }
+        if let Some(token) = &self.token {
+            let mut bytes = Vec::new();
+            let fields = response.fields().lines();
+            encode::head(&mut bytes, response.status(), None, Length::Unsaid, Persistence::Unsaid, fields);
+            let _ = token.tell(reactor, Command::Interim(bytes));
         }
     }
 

@@ -26,6 +26,7 @@ on_every_engine![
     idle_connections_are_closed,
     a_request_in_the_last_callback_takes_the_connection,
     names_are_looked_up,
+    a_burst_of_requests_to_a_name_is_answered,
     refused_connections_fail,
     invalid_requests_fail_later,
     time_limits_are_kept,
@@ -129,6 +130,7 @@ fn pieces_are_delivered_in_order(on: On) {
     Client::new().get(url(&address, "/big")).stream(&mut reactor, move |_, event| {
         let (names, bytes) = &mut *seen.borrow_mut();
         match event {
+            ResponseEvent::Interim(_) => {}
             ResponseEvent::Head(head) => {
                 assert_eq!((head.status(), head.content_length()), (200, Some(3_000_000)));
                 names.push("head");
@@ -262,6 +264,22 @@ fn names_are_looked_up(on: On) {
     assert!(error.to_string().starts_with("GET http://does-not-exist.invalid/: not connected: "), "{error}");
 }
 
+fn a_burst_of_requests_to_a_name_is_answered(on: On) {
+    const BURST: usize = 400;
+    let Site { mut reactor, server: _server, address } = site(on);
+    let port = address.rsplit(':').next().unwrap();
+    let client = Client::with_settings(Settings { per_origin: BURST, ..Settings::default() });
+    let answered = Rc::new(Cell::new(0));
+    for _ in 0..BURST {
+        let answered = answered.clone();
+        client.get(format!("http://localhost:{port}/")).send(&mut reactor, move |_, response| {
+            assert_eq!(response.unwrap().status(), 200);
+            answered.set(answered.get() + 1);
+        });
+    }
+    run_until(&mut reactor, |_| answered.get() == BURST);
+}
+
 fn refused_connections_fail(on: On) {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut reactor = on.reactor();
@@ -393,7 +411,7 @@ fn paused_responses_wait(on: On) {
         ResponseEvent::Data(data) => count.set(count.get() + data.len()),
         ResponseEvent::End(_) => end.set(true),
         ResponseEvent::Failed(error) => panic!("{error}"),
-        ResponseEvent::Head(_) => {}
+        ResponseEvent::Interim(_) | ResponseEvent::Head(_) => {}
     });
     run_until(&mut reactor, |_| received.get() > 0);
     exchange.pause(&mut reactor);
@@ -482,6 +500,7 @@ fn panics_do_not_take_connections_from_the_pool(on: On) {
             let flag = called.clone();
             client.get(&url).stream(&mut reactor, move |_, seen| {
                 let is_it = match seen {
+                    ResponseEvent::Interim(_) => false,
                     ResponseEvent::Head(_) => event == 0,
                     ResponseEvent::Data(_) => event == 1,
                     ResponseEvent::End(_) | ResponseEvent::Failed(_) => true,

@@ -254,7 +254,7 @@ fn bombs_are_refused(on: On) {
             ResponseEvent::Data(data) => seen.borrow_mut().0 += data.len(),
             ResponseEvent::Failed(error) => seen.borrow_mut().1 = Some(error),
             ResponseEvent::End(_) => panic!("complete"),
-            ResponseEvent::Head(_) => {}
+            ResponseEvent::Interim(_) | ResponseEvent::Head(_) => {}
         });
         run_until(&mut reactor, |_| outcome.borrow().1.is_some());
         assert!(outcome.borrow().0 <= 1_000_000);
@@ -291,7 +291,7 @@ fn compressed_responses_can_be_paused(on: On) {
         }
         ResponseEvent::End(_) => own.1.set(true),
         ResponseEvent::Failed(error) => panic!("{error}"),
-        ResponseEvent::Head(_) => {}
+        ResponseEvent::Interim(_) | ResponseEvent::Head(_) => {}
     });
     *state.2.borrow_mut() = Some(exchange);
     run_until(&mut reactor, |_| state.1.get());

@@ -56,6 +56,7 @@ impl Peers {
 fn exchange(reactor: &mut EventLoop, client: &Client, url: &str, peers: &mut Peers) {
     let before = DONE.get();
     client.get(url).header("X-Test", "a value").stream(reactor, |_, event| match event {
+        ResponseEvent::Interim(_) => {}
         ResponseEvent::Head(head) => assert_eq!(head.status(), 200),
         ResponseEvent::Data(data) => assert_eq!(data, b"hello\n"),
         ResponseEvent::End(_) => DONE.set(DONE.get() + 1),

@@ -185,6 +185,7 @@ fn observe(reactor: &mut EventLoop, request: Request) -> Result<String, Error> {
     request.stream(reactor, move |_, event| {
         let (text, outcome) = &mut *log.borrow_mut();
         match event {
+            ResponseEvent::Interim(head) => *text += &format!("interim {} ", head.status()),
             ResponseEvent::Head(head) => *text += &format!("{} {:?} ", head.status(), head.fields()),
             ResponseEvent::Data(data) => *text += &String::from_utf8_lossy(data),
             ResponseEvent::End(trailers) => *outcome = Some(Ok(format!(" {trailers:?}"))),

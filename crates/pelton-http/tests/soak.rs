@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::DEADLINE;
-use pelton::{Lane, PanicPolicy, Reactor, Stats, task};
+use pelton::{Balance, Lane, PanicPolicy, Reactor, Stats, Targets, task};
 use pelton_http::{
-    Files, Request, Responder, Response, ResponseStream, Router, SendState, Settings, deferred, plain, spawned,
+    Client, Files, Request, Responder, Response, ResponseStream, ReverseProxy, Router, SendState, Server, Settings,
+    Upstream, client, deferred, plain, spawned,
 };
 
 /// The default duration.
@@ -73,6 +74,18 @@ fn router(files: Files) -> Router {
         .get("/late", late)
         .post("/deferred", deferred(Lane::Cpu, |_, body| format!("{}\n", body.len())))
         .get("/files/{*rest}", files)
+}
+
+/// A proxy in front of the server, on the same loop. Returns its address.
+fn front(site: &mut common::Site) -> (String, Arc<Targets>) {
+    let mut targets = Targets::new(Balance::Least, 1_000_000, Duration::from_secs(1));
+    let upstream = Arc::new(Upstream::new(&mut targets, [format!("http://{}", site.address)]).unwrap());
+    let targets = Arc::new(targets);
+    // Kept connections would look like leaks.
+    let settings = client::Settings { idle: Duration::from_millis(20), ..client::Settings::default() };
+    let proxy = ReverseProxy::balanced(&targets, &upstream).client(Client::with_settings(settings));
+    let listener = Server::new(proxy).listen(&mut site.reactor, "127.0.0.1:0").unwrap();
+    (site.reactor.listening_on(listener).unwrap().to_string(), targets)
 }
 
 /// A complete, valid request.
@@ -166,6 +179,7 @@ fn clients_that_come_and_go_leave_nothing_behind() {
     // A handler that panics fails the test.
     let reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     let mut site = common::Site::new(reactor, router(Files::open(&folder).unwrap()), Settings::default());
+    let (front, targets) = front(&mut site);
 
     let (visits, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (mut descriptors, mut resident) = (None, None);
@@ -173,7 +187,9 @@ fn clients_that_come_and_go_leave_nothing_behind() {
         let stop = Arc::new(AtomicBool::new(false));
         let clients: Vec<_> = (0..CLIENTS as u64)
             .map(|client| {
-                let (address, stop) = (site.address.clone(), stop.clone());
+                // Half of them come through the proxy.
+                let address = if client % 2 == 0 { &site.address } else { &front };
+                let (address, stop) = (address.clone(), stop.clone());
                 let (visits, answered) = (visits.clone(), answered.clone());
                 let mut random = Random(seed ^ (client + 1) << 40 ^ u64::from(period));
                 thread::spawn(move || {
@@ -196,6 +212,7 @@ fn clients_that_come_and_go_leave_nothing_behind() {
         site.run_until(|_| clients.iter().all(|client| client.is_finished()));
         clients.into_iter().for_each(|client| client.join().unwrap());
         site.run_until(|reactor| reactor.connection_count() == 0 && reactor.task_count() == 0);
+        assert_eq!(targets.all()[0].busy(), 0, "forwarded requests were not ended");
         let lane_is_idle = |stats: &Stats| stats.lane(Lane::Files).running + stats.lane(Lane::Cpu).running == 0;
         site.run_until(|reactor| lane_is_idle(&reactor.stats()));
         site.reactor.cancel(ticking);

@@ -66,6 +66,26 @@ impl Address {
         }
     }
 
+    /// Converts an address that a system call has returned. Returns `None` for another kind of address.
+    pub(crate) fn from_any(address: &rustix::net::SocketAddrAny) -> Option<Address> {
+        use rustix::net::{AddressFamily, SocketAddrUnix};
+        use std::os::unix::ffi::OsStrExt;
+
+        match address.address_family() {
+            AddressFamily::INET | AddressFamily::INET6 => SocketAddr::try_from(address.clone()).ok().map(Address::Tcp),
+            AddressFamily::UNIX => {
+                let address = SocketAddrUnix::try_from(address.clone()).ok()?;
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                if let Some(name) = address.abstract_name().filter(|name| !name.is_empty()) {
+                    return Some(Address::Abstract(name.to_owned()));
+                }
+                let path = address.path_bytes().filter(|path| !path.is_empty());
+                Some(path.map_or(Address::Unnamed, |path| Address::Unix(std::ffi::OsStr::from_bytes(path).into())))
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn from_socket(address: &SockAddr) -> Address {
         if let Some(address) = address.as_socket() {
             return Address::Tcp(address);

@@ -20,6 +20,8 @@ mod descriptor;
 #[cfg(unix)]
 mod descriptor_limit;
 #[cfg(unix)]
+mod endpoint;
+#[cfg(unix)]
 mod interest;
 mod loopbreaker;
 #[cfg(unix)]
@@ -76,7 +78,7 @@ pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 #[cfg(unix)]
 pub use outbox::{FilePart, Outbox};
 #[cfg(unix)]
-pub use socket::Socket;
+pub use socket::{Accepted, Socket};
 #[cfg(unix)]
 pub use socket_file::SocketFile;
 pub use space::Space;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use socket2::{Domain, Protocol, SockAddr, Type};
 
+use crate::endpoint::Endpoint;
 use crate::socket_file::bind_with_mode;
 use crate::stream::{self, Descriptor, Sink, Stream};
 use crate::{Address, ConnectOptions, DescriptorOwner, ListenOptions, SocketFile, Space};
@@ -26,6 +27,15 @@ pub(crate) const SEND_FLAGS: i32 = 0;
 /// [borrowed](Socket::borrowed) from an owner that closes it later.
 #[derive(Debug)]
 pub struct Socket(Kind);
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection, to be adopted.
+    pub socket: Socket,
+    /// The address of the other side. `None` if it is of another kind, or if the engine cannot tell.
+    pub from: Option<Address>,
+}
 
 enum Kind {
     System(OwnedFd),
@@ -52,11 +62,11 @@ impl fmt::Debug for Kind {
 }
 
 impl Socket {
-    /// Borrows a descriptor to use it as a stream. The engine that adopts it keeps `owner`, never closes the descriptor, and
-    /// drops `owner` when the stream is over or detached.
+    /// Borrows a descriptor to use it as a stream, a listener or a datagram socket. The engine that adopts it keeps `owner`,
+    /// never closes the descriptor, and drops `owner` when the source is over or detached.
     ///
     /// The owner should not read, write or change the mode of the descriptor meanwhile. If it closes it early,
-    /// [`DescriptorOwner`] says what happens.
+    /// [`DescriptorOwner`] says what happens. A listener in blocking mode is non-blocking while an engine uses it.
     ///
     /// ```
     /// use pelton_os::Socket;
@@ -157,13 +167,44 @@ impl Socket {
         }
     }
 
-    pub(crate) fn into_system(self) -> io::Result<SystemSocket> {
+    pub(crate) fn into_listener(self) -> io::Result<Endpoint> {
+        let is_borrowed = matches!(self.0, Kind::Borrowed(_) | Kind::BorrowedSocket(_));
+        if is_borrowed && self.as_fd().is_some() && !self.is_listening()? {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket does not listen"));
+        }
+        match self.0 {
+            Kind::Borrowed(owner) | Kind::BorrowedSocket(owner) => {
+                Descriptor::borrowed_listener(owner).map(Endpoint::Borrowed)
+            }
+            kind => {
+                let socket = Socket(kind).into_system()?;
+                socket.send_without_delay();
+                Ok(Endpoint::Own(socket))
+            }
+        }
+    }
+
+    pub(crate) fn into_datagrams(self) -> io::Result<Endpoint> {
+        let endpoint = match self.0 {
+            Kind::Borrowed(owner) | Kind::BorrowedSocket(owner) => {
+                Endpoint::Borrowed(Descriptor::borrowed_socket(owner)?)
+            }
+            kind => Endpoint::Own(Socket(kind).into_system()?),
+        };
+        // Other kinds of sockets would be reported as readable forever.
+        match endpoint.with_socket(|socket| socket.r#type())? {
+            Type::DGRAM => Ok(endpoint),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a datagram socket")),
+        }
+    }
+
+    fn into_system(self) -> io::Result<SystemSocket> {
         match self.0 {
             Kind::System(fd) => SystemSocket::from_fd(fd),
             Kind::Prepared(socket) => Ok(socket),
             Kind::Stream(_) | Kind::Borrowed(_) | Kind::BorrowedSocket(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "this descriptor can be a stream, but neither a listener nor a datagram socket",
+                "a detached stream can be neither a listener nor a datagram socket",
             )),
             Kind::Custom(_) => Err(no_descriptor()),
         }
@@ -321,18 +362,33 @@ impl SystemSocket {
     }
 
     /// Accepts one connection.
-    pub(crate) fn accept(&self) -> io::Result<SystemSocket> {
+    pub(crate) fn accepted_by(listener: BorrowedFd<'_>) -> io::Result<SystemSocket> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             // TCP_NODELAY is inherited from the listener.
             use rustix::net::{SocketFlags, accept_with};
-            Ok(SystemSocket(accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into()))
+            Ok(SystemSocket(accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into()))
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         {
-            let accepted = SystemSocket::from_fd(self.0.accept()?.0.into())?;
+            let accepted = SystemSocket::accepted_with_address(listener)?.0;
             accepted.send_without_delay();
             Ok(accepted)
+        }
+    }
+
+    /// Accepts one connection, with the address of its other side. Its options are those that the system gives it.
+    pub(crate) fn accepted_with_address(listener: BorrowedFd<'_>) -> io::Result<(SystemSocket, Option<Address>)> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            use rustix::net::{SocketFlags, acceptfrom_with};
+            let (accepted, from) = acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+            Ok((SystemSocket(accepted.into()), from.as_ref().and_then(Address::from_any)))
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        {
+            let (accepted, from) = socket2::SockRef::from(&listener).accept()?;
+            Ok((SystemSocket::from_fd(accepted.into())?, Some(Address::from_socket(&from))))
         }
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct Known {
     error_handler: ID,
     signature: ID,
     call: ID,
+    cancel: ID,
+    add_timer_checked: ID,
     receive_data: ID,
     connection_completed: ID,
     event_callback: ID,
@@ -99,6 +101,9 @@ pub(crate) struct Known {
     notify_writable: ID,
     proxy_target_unbound: ID,
     proxy_completed: ID,
+    outbound_drained: ID,
+    ssl_handshake_completed: ID,
+    ssl_verify_peer: ID,
 }
 
 // SAFETY: the values are immutable, and used with the lock held only.
@@ -124,6 +129,8 @@ pub(crate) unsafe fn set_known(module: VALUE) {
         error_handler: id(c"@error_handler"),
         signature: id(c"@signature"),
         call: id(c"call"),
+        cancel: id(c"cancel"),
+        add_timer_checked: id(c"add_timer_checked"),
         receive_data: id(c"receive_data"),
         connection_completed: id(c"connection_completed"),
         event_callback: id(c"event_callback"),
@@ -132,6 +139,9 @@ pub(crate) unsafe fn set_known(module: VALUE) {
         notify_writable: id(c"notify_writable"),
         proxy_target_unbound: id(c"proxy_target_unbound"),
         proxy_completed: id(c"proxy_completed"),
+        outbound_drained: id(c"outbound_drained"),
+        ssl_handshake_completed: id(c"ssl_handshake_completed"),
+        ssl_verify_peer: id(c"ssl_verify_peer"),
     });
 }
 
@@ -144,6 +154,10 @@ pub(crate) fn known() -> &'static Known {
 pub(crate) enum Told<'a> {
     Received(u64, &'a [u8]),
     Completed(u64),
+    /// The queue of a connection has become short.
+    Drained(u64),
+    /// The handshake of TLS is complete.
+    HandshakeCompleted(u64),
     Readable(u64),
     Writable(u64),
     TimerFired(u64),
@@ -196,6 +210,8 @@ impl Told<'_> {
                     }
                     None => callback(sig, opcode::COMPLETED, nil()),
                 },
+                Told::Drained(sig) => notify(sig, known.outbound_drained),
+                Told::HandshakeCompleted(sig) => notify(sig, known.ssl_handshake_completed),
                 Told::ProxyTargetUnbound(sig) => notify(sig, known.proxy_target_unbound),
                 Told::ProxyCompleted(sig) => notify(sig, known.proxy_completed),
                 Told::Readable(sig) => notify(sig, known.notify_readable),
@@ -205,6 +221,10 @@ impl Told<'_> {
                     let timer = rb_sys::rb_hash_delete(timers, fixnum(sig));
                     if timer == nil() {
                         return callback(sig, opcode::TIMER_FIRED, fixnum(sig));
+                    }
+                    if rb_sys::rb_obj_is_proc(timer) == rb_sys::Qtrue as VALUE {
+                        // Without looking a method up.
+                        return rb_sys::rb_proc_call_with_block(timer, 0, std::ptr::null(), nil());
                     }
                     rb_sys::rb_funcallv(timer, known.call, 0, std::ptr::null())
                 }
@@ -253,6 +273,22 @@ pub(crate) fn tell(told: Told<'_>) -> Result<(), Jump> {
     }
 }
 
+/// Asks a connection whether it accepts a certificate. A StandardError goes to `EM.error_handler` if there is one, and means no.
+pub(crate) fn accepts_certificate(sig: u64, pem: &[u8]) -> Result<bool, Jump> {
+    // SAFETY: only the reactor's callbacks call this, with the lock held. `protect` catches jumps. The string is on the stack.
+    let asked = protect(|| unsafe {
+        let pem = rb_sys::rb_str_new(pem.as_ptr().cast(), pem.len() as _);
+        match connection(sig) {
+            Some(connection) => rb_sys::rb_funcallv(connection, known().ssl_verify_peer, 1, &raw const pem),
+            None => nil(),
+        }
+    });
+    match asked {
+        Ok(answer) => Ok(answer != nil() && answer != rb_sys::Qfalse as VALUE),
+        Err(jump) => offer(jump).map(|()| false),
+    }
+}
+
 /// Offers a jump to `EM.error_handler`.
 fn offer(jump: Jump) -> Result<(), Jump> {
     let known = known();
@@ -268,21 +304,47 @@ fn offer(jump: Jump) -> Result<(), Jump> {
     protect(|| unsafe { rb_sys::rb_funcallv(handler, known.call, 1, &raw const error) }).map(drop)
 }
 
-/// Puts a timer into `@timers`.
-pub(crate) fn keep_timer(sig: u64, callback: VALUE) -> Result<(), Jump> {
-    let known = known();
-    // SAFETY: the lock is held, jumps are caught, and the caller has the callback on its stack.
-    protect(|| unsafe { rb_sys::rb_hash_aset(rb_sys::rb_ivar_get(known.module, known.timers), fixnum(sig), callback) })
-        .map(drop)
+/// Puts a timer into `@timers`. Returns its signature as an object.
+///
+/// # Safety
+/// The lock is held, and a jump may leave this frame.
+pub(crate) unsafe fn keep_timer(module: VALUE, sig: u64, callback: VALUE) -> VALUE {
+    let sig = fixnum(sig);
+    // SAFETY: the caller guarantees it, and has the callback on its stack.
+    unsafe { rb_sys::rb_hash_aset(rb_sys::rb_ivar_get(module, known().timers), sig, callback) };
+    sig
 }
 
 /// Removes a timer from `@timers`. Returns whether it was there.
-pub(crate) fn drop_timer(sig: u64) -> Result<bool, Jump> {
-    let known = known();
-    // SAFETY: the lock is held, and jumps are caught.
-    let removed =
-        protect(|| unsafe { rb_sys::rb_hash_delete(rb_sys::rb_ivar_get(known.module, known.timers), fixnum(sig)) })?;
-    Ok(removed != nil())
+///
+/// # Safety
+/// As for [`keep_timer`].
+pub(crate) unsafe fn drop_timer(module: VALUE, sig: VALUE) -> bool {
+    // SAFETY: the caller guarantees it.
+    unsafe { rb_sys::rb_hash_delete(rb_sys::rb_ivar_get(module, known().timers), sig) != nil() }
+}
+
+/// Calls `EventMachine.add_timer_checked`.
+///
+/// # Safety
+/// As for [`keep_timer`].
+pub(crate) unsafe fn add_timer_checked(module: VALUE, arguments: &[VALUE]) -> VALUE {
+    // SAFETY: the caller guarantees it, and the arguments are on the stack.
+    unsafe { rb_sys::rb_funcallv(module, known().add_timer_checked, arguments.len() as _, arguments.as_ptr()) }
+}
+
+/// Cancels an object that can be cancelled. Others, such as nil, are no timers, which is no error.
+///
+/// # Safety
+/// As for [`keep_timer`].
+pub(crate) unsafe fn cancel(timer: VALUE) -> VALUE {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        match rb_sys::rb_respond_to(timer, known().cancel) {
+            0 => nil(),
+            _ => rb_sys::rb_funcallv(timer, known().cancel, 0, std::ptr::null()),
+        }
+    }
 }
 
 /// Returns the signature of a connection object.

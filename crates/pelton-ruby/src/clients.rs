@@ -1,6 +1,6 @@
 //! Clients.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use magnus::Error;
@@ -11,6 +11,7 @@ use crate::addresses::{self, Use};
 use crate::errors;
 use crate::machine::{Machine, Source, next_signature};
 use crate::streams::{Opening, Stream};
+use crate::tuning::settings;
 
 fn port_of(port: i64) -> Result<u16, Error> {
     u16::try_from(port).map_err(|_| errors::connection("invalid server or port"))
@@ -45,8 +46,22 @@ fn connect(
     Ok(sig)
 }
 
+/// Connects to a name. It is looked up while the loop runs, and a failure is told by `unbind`.
+fn connect_by_name(machine: &Rc<Machine>, reactor: &mut Reactor, target: (String, u16)) -> Result<u64, String> {
+    let sig = next_signature();
+    let handler = Stream { machine: machine.clone(), sig, opening: Opening::Connecting };
+    let id = reactor.connect_to(target, handler).map_err(|error| error.to_string())?;
+    machine.add(sig, Source::Connection(id));
+    Ok(sig)
+}
+
 /// `connect_server`
 pub(crate) fn connect_server(host: String, port: i64) -> Result<u64, Error> {
+    if settings().happy_eyeballs.get() && host.parse::<IpAddr>().is_err() {
+        let port = port_of(port)?;
+        return ask("connect_to_server", move |machine, reactor| connect_by_name(machine, reactor, (host, port)))?
+            .map_err(errors::connection);
+    }
     let address = Address::Tcp(look_up(&host, port)?);
     ask("connect_to_server", move |machine, reactor| connect(machine, reactor, &address, &ConnectOptions::default()))?
         .map_err(errors::connection)

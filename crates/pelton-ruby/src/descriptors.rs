@@ -9,7 +9,7 @@ use pelton::{Interest, Reactor, Socket};
 use crate::access::ask;
 use crate::call::Told;
 use crate::errors;
-use crate::machine::{Entry, Machine, Source, next_signature};
+use crate::machine::{Entry, Machine, Source, Standing, next_signature};
 use crate::streams::{Opening, Stream};
 
 /// The interest of a watch, as the program has set it.
@@ -62,7 +62,9 @@ fn watch(machine: &Rc<Machine>, reactor: &mut Reactor, descriptor: RawFd) -> Res
 
 impl Machine {
     fn add_attached(&self, sig: u64, source: Source, descriptor: RawFd) {
-        self.entries.borrow_mut().insert(sig, Entry { source, closing: false, attached: Some(descriptor) });
+        self.entries
+            .borrow_mut()
+            .insert(sig, Entry { source, standing: Standing::Opening, closing: false, attached: Some(descriptor) });
     }
 
     fn is_attached(&self, descriptor: RawFd) -> bool {
@@ -122,6 +124,9 @@ pub(crate) fn detach_fd(sig: u64) -> Result<i32, Error> {
                 let Some(mut io) = reactor.connection(id) else {
                     return Err("detach: the connection has ended".to_owned());
                 };
+                if io.has_layers() {
+                    return Err("detach: a connection with TLS cannot be detached".to_owned());
+                }
                 let descriptor = match attached {
                     Some(descriptor) => descriptor,
                     // The connection closes its own descriptor; the duplicate keeps the socket open.

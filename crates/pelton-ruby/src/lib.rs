@@ -14,7 +14,9 @@
 //! | `guest`, `run` | the batch of ticks; sleeping without the lock of the interpreter; turning the loop |
 //! | `call`, `lock`, `guard` | calling Ruby; releasing the lock; turning panics into exceptions |
 //! | `streams`, `servers`, `clients`, `descriptors`, `datagrams`, `timers`, `processes`, `files`, `proxies` | one file for each kind of source |
+//! | `tls` | `start_tls`, as a layer of a connection |
 //! | `properties`, `socket_options`, `addresses` | what a program can ask and set |
+//! | `extras` | what EventMachine does not have |
 //! | `release` | the end of a machine |
 //! | `tuning`, `errors`, `module` | settings; exceptions; the table of functions |
 //!
@@ -37,6 +39,8 @@ mod datagrams;
 mod descriptors;
 #[cfg(feature = "extension")]
 mod errors;
+#[cfg(feature = "extension")]
+mod extras;
 #[cfg(feature = "extension")]
 mod files;
 #[cfg(feature = "extension")]
@@ -67,5 +71,7 @@ mod socket_options;
 mod streams;
 #[cfg(feature = "extension")]
 mod timers;
+#[cfg(feature = "extension")]
+mod tls;
 #[cfg(feature = "extension")]
 mod tuning;

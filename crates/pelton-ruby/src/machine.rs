@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pelton::{
@@ -22,9 +21,14 @@ use pelton_os::fork;
 
 use crate::call::{self, Jump, Told};
 use crate::proxies::Proxy;
+use crate::tls::Progress;
+use crate::tuning::settings;
 
 /// How long a connection may take to be established, unless a program says otherwise.
 const PENDING_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// More than any queue can hold.
+pub(crate) const UNBOUNDED: usize = usize::MAX / 4;
 
 /// Numbers are spread well enough by a multiplication; the default hasher costs more than everything else in a look-up.
 #[derive(Default)]
@@ -49,10 +53,22 @@ pub(crate) type BySignature<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
 /// What a signature names, apart from timers.
 pub(crate) struct Entry {
     pub(crate) source: Source,
+    pub(crate) standing: Standing,
     /// It will be closed. The count of such entries is [`Machine::closing`].
     pub(crate) closing: bool,
     /// The descriptor that Ruby owns and that this entry uses, for attached and watched ones.
     pub(crate) attached: Option<RawFd>,
+}
+
+/// How a connection came to be, and how far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// It is not established yet, or not a connection.
+    Opening,
+    /// It was accepted by a server.
+    Accepted,
+    /// It was established or attached by the program.
+    Opened,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +93,7 @@ pub(crate) struct Machine {
     /// The reactor, while a callback of it runs Ruby code.
     lent: Cell<*mut Reactor>,
     /// The thread that turns the loop, while it does.
-    turned_by: Cell<Option<ThreadId>>,
+    turned_by: Cell<Option<libc::pthread_t>>,
     pub(crate) handle: Handle,
     pub(crate) entries: RefCell<BySignature<Entry>>,
     pub(crate) timers: RefCell<BySignature<TimerId>>,
@@ -85,6 +101,10 @@ pub(crate) struct Machine {
     pub(crate) wanted: RefCell<BySignature<Interest>>,
     /// Connections whose input goes to another one.
     pub(crate) proxies: RefCell<BySignature<Proxy>>,
+    /// Connections with TLS.
+    pub(crate) tls: RefCell<BySignature<Progress>>,
+    /// Why TLS has ended a connection, while the program is told of the end.
+    pub(crate) tls_error: RefCell<Option<(u64, String)>>,
     /// The files that are watched.
     pub(crate) paths: RefCell<BySignature<PathBuf>>,
     /// The sender of the last datagram of each datagram socket.
@@ -133,16 +153,23 @@ pub(crate) fn set_current(machine: Option<Rc<Machine>>) -> Option<Rc<Machine>> {
     unsafe { std::mem::replace(&mut *MACHINE.0.get(), machine) }
 }
 
+/// Names the calling thread. The standard library's way costs as much as a look-up in a table.
+#[inline]
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::pthread_self() }
+}
+
 impl Machine {
     pub(crate) fn new() -> Result<Machine, pelton::Error> {
         // As in EventMachine, sends are unbounded, and a slow reader is not an error.
-        let unbounded = WaterMarks { low: usize::MAX / 4, high: usize::MAX / 4, most: usize::MAX / 4 };
+        let unbounded = WaterMarks { low: UNBOUNDED, high: UNBOUNDED, most: UNBOUNDED };
         let event_loop = Reactor::builder()
             .nested(true)
-            .stats(false)
+            .stats(settings().measures.get())
             .panic_policy(PanicPolicy::Propagate)
             .water_marks(unbounded)
-            .byte_budget(usize::MAX / 4)
+            .byte_budget(UNBOUNDED)
             .limit(Limit::WriteStall, None)
             .limit(Limit::Connect, Some(PENDING_CONNECT_TIMEOUT))
             .build()?;
@@ -156,6 +183,8 @@ impl Machine {
             timers: RefCell::default(),
             wanted: RefCell::default(),
             proxies: RefCell::default(),
+            tls: RefCell::default(),
+            tls_error: RefCell::default(),
             paths: RefCell::default(),
             senders: RefCell::default(),
             raised: Cell::new(None),
@@ -176,7 +205,7 @@ impl Machine {
 
     /// Returns whether this thread turns the loop.
     pub(crate) fn is_turned_here(&self) -> bool {
-        self.turned_by.get() == Some(thread::current().id())
+        self.turned_by.get() == Some(this_thread())
     }
 
     /// Runs one turn. Panics go to the caller.
@@ -192,7 +221,7 @@ impl Machine {
         if event_loop.is_null() || self.is_turned() {
             return Ok(());
         }
-        self.turned_by.set(Some(thread::current().id()));
+        self.turned_by.set(Some(this_thread()));
         let _turned = Turned(self);
         // SAFETY: the pointer came from a box that only `drop_loop` frees, which does nothing while the loop is turned.
         // Nobody else uses it meanwhile: `with` does not, because the loop is turned.
@@ -257,6 +286,18 @@ impl Machine {
         true
     }
 
+    /// Asks the program whether it accepts a certificate. A jump is an answer too: no.
+    pub(crate) fn accepts_certificate(&self, reactor: &mut Reactor, sig: u64, pem: &[u8]) -> bool {
+        if self.raised.get().is_some() || !self.is_current() {
+            return false;
+        }
+        self.lend(reactor, || call::accepts_certificate(sig, pem)).unwrap_or_else(|jump| {
+            reactor.end_turn();
+            self.raised.set(Some(jump));
+            false
+        })
+    }
+
     /// Records a jump out of Ruby code that was not a callback.
     pub(crate) fn raise(&self, jump: Jump) {
         self.raised.set(Some(jump));
@@ -277,7 +318,16 @@ impl Machine {
     }
 
     pub(crate) fn add(&self, sig: u64, source: Source) {
-        self.entries.borrow_mut().insert(sig, Entry { source, closing: false, attached: None });
+        self.entries
+            .borrow_mut()
+            .insert(sig, Entry { source, standing: Standing::Opening, closing: false, attached: None });
+    }
+
+    /// Notes that a connection is established.
+    pub(crate) fn set_standing(&self, sig: u64, standing: Standing) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&sig) {
+            entry.standing = standing;
+        }
     }
 
     #[inline]
@@ -298,6 +348,7 @@ impl Machine {
     pub(crate) fn remove(&self, sig: u64) -> Option<Entry> {
         let entry = self.entries.borrow_mut().remove(&sig)?;
         self.proxies.borrow_mut().remove(&sig);
+        self.tls.borrow_mut().remove(&sig);
         if !matches!(entry.source, Source::Connection(_) | Source::Server(_)) {
             self.wanted.borrow_mut().remove(&sig);
             self.senders.borrow_mut().remove(&sig);

@@ -1,12 +1,14 @@
 //! The table of functions, and the constants.
 
+use std::ffi::c_int;
+
 use magnus::{Error, Module, RModule, Ruby, function, method};
 use rb_sys::VALUE;
 
 use crate::guard::guard;
 use crate::{
-    call, clients, datagrams, descriptors, files, processes, properties, proxies, release, run, servers,
-    socket_options, streams, timers, tuning,
+    call, clients, datagrams, descriptors, extras, files, processes, properties, proxies, release, run, servers,
+    socket_options, streams, timers, tls, tuning,
 };
 
 /// Defines functions of the module. Each is `name = path(types)`, and raises a RuntimeError if it panics.
@@ -54,7 +56,7 @@ fn library_type(ruby: &Ruby) -> Result<magnus::Symbol, Error> {
 }
 
 fn has_ssl() -> Result<bool, Error> {
-    Ok(false)
+    Ok(true)
 }
 
 #[magnus::init(name = "pelton_eventmachine")]
@@ -88,6 +90,7 @@ fn define_errors(ruby: &Ruby, module: RModule) -> Result<(), Error> {
         "Unsupported",
         "InvalidSignature",
         "InvalidPrivateKey",
+        "InvalidCertificate",
     ] {
         module.define_error(name, parent)?;
     }
@@ -115,11 +118,16 @@ fn define_constants(module: RModule) -> Result<(), Error> {
     ] {
         module.const_set(name, value)?;
     }
-    Ok(())
+    // Neither exists here, whatever OpenSSL was built with.
+    module.const_set("OPENSSL_NO_SSL2", true)?;
+    module.const_set("OPENSSL_NO_SSL3", true)?;
+    let version = pelton_openssl::openssl::version::version();
+    module.const_set("OPENSSL_VERSION", version)?;
+    module.const_set("OPENSSL_LIBRARY_VERSION", version)
 }
 
 fn define_running(module: RModule) -> Result<(), Error> {
-    // SAFETY: the functions take the module and no arguments, as the arity says.
+    // SAFETY: the functions take the module and as many arguments as the arity says.
     unsafe {
         let module = magnus::rb_sys::AsRawValue::as_raw(module) as VALUE;
         type Function = unsafe extern "C" fn(VALUE) -> VALUE;
@@ -130,6 +138,12 @@ fn define_running(module: RModule) -> Result<(), Error> {
         }
         let once = Some(untyped(run::run_machine_once));
         rb_sys::rb_define_module_function(module, c"run_machine_once".as_ptr(), once, 0);
+        type WithArguments = unsafe extern "C" fn(c_int, *const VALUE, VALUE) -> VALUE;
+        let add_timer = Some(std::mem::transmute::<WithArguments, Untyped>(timers::add_timer));
+        rb_sys::rb_define_module_function(module, c"add_timer".as_ptr(), add_timer, -1);
+        type WithOne = unsafe extern "C" fn(VALUE, VALUE) -> VALUE;
+        let cancel_timer = Some(std::mem::transmute::<WithOne, Untyped>(timers::cancel_timer));
+        rb_sys::rb_define_module_function(module, c"cancel_timer".as_ptr(), cancel_timer, 1);
     }
     functions! { module,
         "initialize_event_machine" = run::initialize_event_machine[] 0;
@@ -138,7 +152,6 @@ fn define_running(module: RModule) -> Result<(), Error> {
         "stopping?" = run::is_stopping[] 0;
         "signal_loopbreak" = run::signal_loopbreak[] 0;
         "add_oneshot_timer" = timers::add_oneshot_timer[milliseconds: i64] 1;
-        "cancel_timer" = timers::cancel_timer[timer: magnus::Value] 1;
         "cancel_oneshot_timer" = timers::cancel_oneshot_timer[sig: u64] 1;
         "get_timer_count" = timers::get_timer_count[] 0;
         "get_max_timer_count" = timers::get_max_timer_count[] 0;
@@ -163,6 +176,18 @@ fn define_sources(module: RModule) -> Result<(), Error> {
         "connection_paused?" = streams::is_connection_paused[sig: u64] 1;
         "open_udp_socket" = datagrams::open_udp_socket[host: String, port: i64] 2;
         "send_datagram" = datagrams::send_datagram[sig: u64, data: magnus::RString, length: i64, host: String, port: i64] 5;
+        "set_tls_trust" = tls::set_tls_trust[sig: u64, roots: String, name: String] 3;
+        "start_tls" = tls::start_tls[sig: u64] 1;
+        "get_cipher_bits" = tls::get_cipher_bits[sig: u64] 1;
+        "get_cipher_name" = tls::get_cipher_name[sig: u64] 1;
+        "get_cipher_protocol" = tls::get_cipher_protocol[sig: u64] 1;
+        "get_sni_hostname" = tls::get_sni_hostname[sig: u64] 1;
+        "get_tls_error" = tls::get_tls_error[sig: u64] 1;
+        "set_tls_parms" = tls::set_tls_parms[
+            sig: u64, key_file: String, key: String, passphrase: String, certificate_file: String, certificate: String,
+            asks_program: bool, requires_certificate: bool, server_name: String, ciphers: String, curve: String,
+            dh_params: String, versions: i32
+        ] 13;
         "start_proxy" = proxies::start_proxy[from: u64, to: u64, most_queued: usize, length: usize] 4;
         "stop_proxy" = proxies::stop_proxy[from: u64] 1;
         "get_proxied_bytes" = proxies::get_proxied_bytes[from: u64] 1;
@@ -187,6 +212,7 @@ fn define_sources(module: RModule) -> Result<(), Error> {
 fn define_settings(module: RModule) -> Result<(), Error> {
     functions! { module,
         "report_connection_error_status" = properties::report_connection_error_status[sig: u64] 1;
+        "accepted?" = properties::is_accepted[sig: u64] 1;
         "get_idle_time" = properties::get_idle_time[sig: u64] 1;
         "get_outbound_data_size" = properties::get_outbound_data_size[sig: u64] 1;
         "get_comm_inactivity_timeout" = properties::get_comm_inactivity_timeout[sig: u64] 1;
@@ -210,16 +236,24 @@ fn define_settings(module: RModule) -> Result<(), Error> {
         "kqueue" = is_kqueue[] 0;
         "kqueue?" = is_kqueue[] 0;
         "kqueue=" = set_kqueue[on: bool] 1;
+        "set_outbound_marks" = extras::set_outbound_marks[sig: u64, low: usize, high: usize, most: usize] 4;
+        "precise_timers=" = extras::set_precise_timers[on: bool] 1;
+        "happy_eyeballs=" = extras::set_happy_eyeballs[on: bool] 1;
+        "measure_times=" = extras::set_measure_times[on: bool] 1;
+        "prometheus_stats" = extras::prometheus_stats[] 0;
+        "set_watchdog" = extras::set_watchdog[seconds: f64, descriptor: i32] 2;
         "ssl?" = has_ssl[] 0;
     }
-    fn add_timer(ruby: &Ruby, arguments: &[magnus::Value]) -> Result<u64, Error> {
-        guard(|| timers::add_timer(ruby, arguments))
+    fn add_timer_checked(arguments: &[magnus::Value]) -> Result<u64, Error> {
+        guard(|| timers::add_timer_checked(arguments))
     }
-    module.define_module_function("add_timer", function!(add_timer, -1))?;
+    module.define_module_function("add_timer_checked", function!(add_timer_checked, -1))?;
     functions_with_ruby! { module,
+        "get_peer_cert" = tls::get_peer_cert[sig: u64] 1;
         "get_peername" = properties::get_peername[sig: u64] 1;
         "get_sockname" = properties::get_sockname[sig: u64] 1;
         "get_sock_opt" = socket_options::get_sock_opt[sig: u64, level: i32, option: i32] 3;
+        "stats" = extras::stats[] 0;
         "current_time" = tuning::current_time[] 0;
         "library_type" = library_type[] 0;
     }

@@ -58,7 +58,8 @@ pub(crate) fn get_idle_time(sig: u64) -> Result<Option<f64>, Error> {
 pub(crate) fn get_outbound_data_size(sig: u64) -> Result<usize, Error> {
     ask("get_outbound_data_size", move |machine, reactor| match machine.source(sig) {
         Some(Source::Connection(id)) => {
-            reactor.connection(id).map_or(0, |mut io| io.queued() + io.queued_in_files() as usize)
+            let queued = reactor.connection(id).map_or(0, |mut io| io.queued() + io.queued_in_files() as usize);
+            queued + machine.waiting_for_tls(sig)
         }
         Some(Source::Datagrams(id)) => reactor.datagrams(id).map_or(0, |mut io| io.queued()),
         _ => 0,
@@ -105,4 +106,11 @@ pub(crate) fn get_pending_connect_timeout(sig: u64) -> Result<f64, Error> {
 /// `set_pending_connect_timeout`
 pub(crate) fn set_pending_connect_timeout(sig: u64, seconds: f64) -> Result<bool, Error> {
     set_limit(sig, Limit::Connect, seconds)
+}
+
+/// `accepted?`: whether a server has accepted the connection.
+pub(crate) fn is_accepted(sig: u64) -> Result<bool, Error> {
+    let machine = machine("accepted")?;
+    let entries = machine.entries.borrow();
+    Ok(entries.get(&sig).is_some_and(|entry| entry.standing == crate::machine::Standing::Accepted))
 }

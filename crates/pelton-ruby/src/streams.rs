@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 
 use magnus::{Error, RString, Value};
-use pelton::{Chunk, Connection, Io, Limit, Lingering, Reactor, Reason};
+use pelton::{Chunk, Connection, Io, Limit, Lingering, Reactor, Reason, SendError};
 use rb_sys::VALUE;
 
 use crate::access::{act, ask, machine};
 use crate::call::{self, Told};
 use crate::errors;
-use crate::machine::{Machine, Source};
+use crate::machine::{Machine, Source, Standing};
 
 /// How the program learns that a connection is established.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,21 +38,36 @@ impl Connection for Stream {
         match self.opening {
             Opening::Accepted(server) => {
                 self.machine.add(self.sig, Source::Connection(io.id()));
+                self.machine.set_standing(self.sig, Standing::Accepted);
                 if !self.machine.tell(io.reactor(), Told::Accepted(server, self.sig)) {
                     // Nobody knows of it, so nobody is told of its end.
                     self.machine.remove(self.sig);
                     io.close();
                 }
             }
-            Opening::Connecting => drop(self.machine.tell(io.reactor(), Told::Completed(self.sig))),
-            Opening::Attached | Opening::Child(_) => {}
+            Opening::Connecting | Opening::Attached | Opening::Child(_) => {
+                self.machine.set_standing(self.sig, Standing::Opened);
+                self.machine.start_waiting_tls(io, self.sig);
+                if self.opening == Opening::Connecting {
+                    self.machine.tell(io.reactor(), Told::Completed(self.sig));
+                }
+            }
         }
+    }
+
+    fn layer_ready(&mut self, io: &mut Io<'_>) {
+        self.machine.tell(io.reactor(), Told::HandshakeCompleted(self.sig));
     }
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
         if let Some(chunk) = self.machine.pass_on(io, self.sig, chunk) {
             self.machine.tell(io.reactor(), Told::Received(self.sig, &chunk));
         }
+    }
+
+    /// Only programs that have set marks are told this.
+    fn writable(&mut self, io: &mut Io<'_>) {
+        self.machine.tell(io.reactor(), Told::Drained(self.sig));
     }
 
     /// Only proxies ask for this.
@@ -72,6 +87,9 @@ impl Connection for Stream {
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let error = error_number(&reason);
+        if let Reason::Layer(error) = &reason {
+            *self.machine.tls_error.borrow_mut() = Some((self.sig, error.to_string()));
+        }
         match self.opening {
             Opening::Child(pid) if self.machine.source(self.sig).is_some() => {
                 crate::processes::unbind_after_exit(&self.machine, reactor, self.sig, pid, error);
@@ -95,16 +113,28 @@ pub(crate) fn error_number(reason: &Reason) -> i32 {
         Reason::Refused { .. } => libc::ECONNREFUSED,
         Reason::Unreachable { error, .. } | Reason::Failed(error) => of(error),
         Reason::TimedOut { .. } => libc::ETIMEDOUT,
+        // Only names that are looked up while the loop runs end like this.
+        Reason::Unresolved(_) => libc::EHOSTUNREACH,
+        Reason::AllFailed { attempts, .. } => attempts.last().map_or(libc::EHOSTUNREACH, |attempt| of(&attempt.error)),
         Reason::Layer(_) | Reason::Truncated => libc::EPROTO,
         _ => 0,
     }
 }
 
+/// What [`send_here`] returns if the program has bounded the queue and it is full.
+const FULL: i64 = i64::MIN;
+
 /// Queues bytes on a connection or a datagram socket, from the loop's thread. Returns what `send_data` returns.
 fn send_here(machine: &Machine, reactor: &mut Reactor, sig: u64, bytes: &[u8]) -> i64 {
     match machine.source(sig) {
         Some(Source::Connection(id)) => {
+            if machine.sends_after_tls(sig, bytes) {
+                return bytes.len() as i64;
+            }
             let sent = reactor.connection(id).map(|mut io| io.send(bytes));
+            if matches!(sent, Some(Err(SendError::Full { .. }))) {
+                return FULL;
+            }
             if sent.is_some_and(|sent| sent.is_ok()) { bytes.len() as i64 } else { 0 }
         }
         Some(Source::Datagrams(id)) => crate::datagrams::answer(machine, reactor, sig, id, bytes),
@@ -122,6 +152,10 @@ fn send(sig: u64, data: RString) -> Result<i64, Error> {
         return Ok(0);
     }
     if let Some(sent) = machine.with(|reactor| send_here(&machine, reactor, sig, bytes)) {
+        if sent == FULL {
+            let text = format!("{} bytes more than limit_outbound allows to queue", bytes.len());
+            return Err(errors::of_module("OutboundFull", text));
+        }
         return Ok(sent);
     }
     let (bytes, len) = (bytes.to_vec(), bytes.len() as i64);

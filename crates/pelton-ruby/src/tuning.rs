@@ -9,15 +9,32 @@ use crate::access::machine;
 use crate::errors;
 use crate::machine::Source;
 
-struct Settings {
+pub(crate) struct Settings {
     heartbeat: Cell<f64>,
     accepts: Cell<i64>,
+    /// Timers are not rounded down to milliseconds.
+    pub(crate) precise_timers: Cell<bool>,
+    /// Names are looked up while the loop runs.
+    pub(crate) happy_eyeballs: Cell<bool>,
+    /// The next machine measures times.
+    pub(crate) measures: Cell<bool>,
 }
 
 // SAFETY: it is accessed with the lock held only.
 unsafe impl Sync for Settings {}
 
-static SETTINGS: Settings = Settings { heartbeat: Cell::new(2.0), accepts: Cell::new(10) };
+static SETTINGS: Settings = Settings {
+    heartbeat: Cell::new(2.0),
+    accepts: Cell::new(10),
+    precise_timers: Cell::new(false),
+    happy_eyeballs: Cell::new(false),
+    measures: Cell::new(false),
+};
+
+/// Returns the settings of the process.
+pub(crate) fn settings() -> &'static Settings {
+    &SETTINGS
+}
 
 /// The range of `set_timer_quantum`, in milliseconds.
 const QUANTUM: std::ops::RangeInclusive<i64> = 5..=300_000;

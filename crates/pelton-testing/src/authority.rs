@@ -37,6 +37,11 @@ impl Authority {
         Authority { issuer, pem }
     }
 
+    /// Returns the authority's private key, as PEM.
+    pub fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Issues a certificate for these names or addresses, for servers and clients.
     pub fn issue(&self, names: &[&str]) -> Issued {
         self.issue_with(names, |_| {})

@@ -24,6 +24,8 @@ macro_rules! unsupported {
                 listen($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::ListenOptions) -> ();
                 adopt_listener($crate::pelton_os::Token, $crate::pelton_os::Socket) -> ();
                 accept($crate::pelton_os::Token, $crate::pelton_os::Intake) -> ();
+                accept_manually($crate::pelton_os::Token) -> ();
+                accept_one($crate::pelton_os::Token) -> $crate::pelton_os::Accepted;
             });
 
             fn accept_again(&mut self) {}
@@ -70,6 +72,9 @@ macro_rules! unsupported {
                 connect_datagrams($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::DatagramOptions) -> ();
                 adopt_datagrams($crate::pelton_os::Token, $crate::pelton_os::Socket) -> ();
                 receive_datagrams($crate::pelton_os::Token, $crate::pelton_os::Intake) -> ();
+                receive_datagrams_manually($crate::pelton_os::Token) -> ();
+                receive_datagram_into($crate::pelton_os::Token, &mut $crate::pelton_os::Space<'_>) -> (usize, Option<$crate::pelton_os::Address>);
+                send_datagram_now($crate::pelton_os::Token, Option<&$crate::pelton_os::Address>, &[u8]) -> ();
                 send_datagrams($crate::pelton_os::Token, &mut $crate::pelton_os::DatagramOutbox) -> $crate::pelton_os::Sending;
                 set_datagrams($crate::pelton_os::Token, $crate::pelton_os::DatagramSetting) -> ();
             });
@@ -81,6 +86,19 @@ macro_rules! unsupported {
             receive_into($crate::pelton_os::Token, &mut [$crate::pelton_os::Space<'_>]) -> usize;
             send_now($crate::pelton_os::Token, &[std::io::IoSlice<'_>]) -> usize;
             report_room($crate::pelton_os::Token, bool) -> ();
+        });
+    };
+    (manual listening) => {
+        $crate::unsupported!(@fail {
+            accept_manually($crate::pelton_os::Token) -> ();
+            accept_one($crate::pelton_os::Token) -> $crate::pelton_os::Accepted;
+        });
+    };
+    (manual datagrams) => {
+        $crate::unsupported!(@fail {
+            receive_datagrams_manually($crate::pelton_os::Token) -> ();
+            receive_datagram_into($crate::pelton_os::Token, &mut $crate::pelton_os::Space<'_>) -> (usize, Option<$crate::pelton_os::Address>);
+            send_datagram_now($crate::pelton_os::Token, Option<&$crate::pelton_os::Address>, &[u8]) -> ();
         });
     };
     (@fail { $($method:ident($($argument:ty),*) -> $result:ty;)* }) => {

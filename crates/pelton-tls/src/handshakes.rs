@@ -2,7 +2,7 @@
 //!
 //! A handshake costs a quarter of a millisecond of computation or more. Two bounds protect established connections from
 //! a flood of new ones: at most so many handshakes are in progress, and in one turn of a loop at most
-//! [`PER_TURN`] begin. Connections beyond the first bound are refused; those beyond the second wait for the next turn.
+//! [`PER_TURN`] are computed. Connections beyond the first bound are refused; those beyond the second wait for the next turn.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustls::HandshakeKind;
 
 use crate::TlsError;
 
-/// Handshakes that a loop begins in one turn. Together they take about 2 ms.
+/// Handshakes that a loop computes in one turn. Together they take about 2 ms.
 const PER_TURN: usize = 8;
 
 /// Handshakes of a server that may be in progress at once, unless it is configured otherwise. Each takes about 20 KiB
@@ -173,27 +173,26 @@ impl Drop for Handshake {
     }
 }
 
-/// The handshakes that a loop begins in the current turn.
+/// The handshakes that a loop computes in the current turn.
 #[derive(Default)]
 struct Turn {
-    begun: usize,
-    /// When the first of them began, by the loop's clock, which is read once per turn.
+    computed: usize,
+    /// When the first of them was, by the loop's clock, which is read once per turn.
     at: Time,
     waiting: VecDeque<ConnectionId>,
     /// A tick in the next turn counts anew. Otherwise the clock tells turns apart, which costs no turn of its own.
     asked: bool,
 }
 
-/// Returns whether a handshake may begin in this turn. If not, the connection's layers are woken in a later one, and it may begin
-/// then, without asking again: first come, first served.
-pub(crate) fn may_begin(reactor: &mut Reactor, id: ConnectionId) -> bool {
+/// Returns whether a handshake may be computed in this turn; [`computed`] counts it. If not, the connection's layers are woken in a
+/// later one, where it is counted already: first come, first served.
+pub(crate) fn may_compute(reactor: &mut Reactor, id: ConnectionId) -> bool {
     let now = reactor.now();
     let turn = reactor.state::<Turn>();
     if !turn.asked && turn.at != now {
-        (turn.begun, turn.at) = (0, now);
+        (turn.computed, turn.at) = (0, now);
     }
-    if turn.begun < PER_TURN {
-        turn.begun += 1;
+    if turn.computed < PER_TURN {
         return true;
     }
     turn.waiting.push_back(id);
@@ -203,18 +202,29 @@ pub(crate) fn may_begin(reactor: &mut Reactor, id: ConnectionId) -> bool {
     false
 }
 
+/// Counts a handshake that was computed in this turn.
+pub(crate) fn computed(reactor: &mut Reactor) {
+    reactor.state::<Turn>().computed += 1;
+}
+
 /// Admits the next connections that wait.
 fn next_turn(reactor: &mut Reactor) {
+    let mut next = Vec::with_capacity(PER_TURN);
+    while next.len() < PER_TURN
+        && let Some(id) = reactor.state::<Turn>().waiting.pop_front()
+    {
+        // Whoever has left takes nobody's place.
+        if reactor.connection(id).is_some() {
+            next.push(id);
+        }
+    }
     let turn = reactor.state::<Turn>();
-    let count = turn.waiting.len().min(PER_TURN);
-    turn.begun = count;
-    let next: Vec<_> = turn.waiting.drain(..count).collect();
     if turn.waiting.is_empty() {
         turn.waiting = VecDeque::new();
     }
     // As long as somebody is admitted here, newcomers in the same turn get only the rest.
-    turn.asked = count > 0;
-    if count > 0 {
+    (turn.computed, turn.asked) = (next.len(), !next.is_empty());
+    if turn.asked {
         reactor.next_tick(next_turn);
     }
     next.into_iter().for_each(|id| reactor.wake_layers(id));
@@ -234,12 +244,45 @@ mod tests {
         fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
     }
 
+    fn compute(reactor: &mut Reactor, id: ConnectionId) -> bool {
+        let may = may_compute(reactor, id);
+        if may {
+            computed(reactor);
+        }
+        may
+    }
+
+    #[test]
+    fn connections_that_have_left_take_no_place() {
+        let mut reactor = Reactor::new().unwrap();
+        let [(one, _one), (other, _other)] = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
+        let [left, stays] = [one, other].map(|socket| reactor.adopt(socket, Nothing).unwrap());
+        for id in std::iter::repeat_n(stays, PER_TURN).chain(std::iter::repeat_n(left, 1_000)) {
+            compute(&mut reactor, id);
+        }
+        assert!(!compute(&mut reactor, stays));
+        reactor.connection(left).unwrap().close();
+        reactor.turn(Some(std::time::Duration::ZERO)).unwrap();
+        reactor.turn(Some(std::time::Duration::ZERO)).unwrap();
+        assert_eq!(reactor.state::<Turn>().waiting.len(), 0, "the last one did not wait for a thousand that have left");
+    }
+
+    #[test]
+    fn asking_costs_nothing() {
+        let mut reactor = Reactor::new().unwrap();
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let id = reactor.adopt(socket, Nothing).unwrap();
+        assert!((0..10 * PER_TURN).all(|_| may_compute(&mut reactor, id)), "parts of a hello arrive");
+        assert!((0..PER_TURN).all(|_| compute(&mut reactor, id)));
+        assert!(!may_compute(&mut reactor, id));
+    }
+
     #[test]
     fn handshakes_beyond_those_of_a_turn_wait() {
         let mut reactor = Reactor::new().unwrap();
         let (socket, _peer) = UnixStream::pair().unwrap();
         let id = reactor.adopt(socket, Nothing).unwrap();
-        let begin = |reactor: &mut Reactor, count| (0..count).filter(|_| may_begin(reactor, id)).count();
+        let begin = |reactor: &mut Reactor, count| (0..count).filter(|_| compute(reactor, id)).count();
         assert_eq!(begin(&mut reactor, 2 * PER_TURN + 3), PER_TURN);
         assert_eq!(reactor.state::<Turn>().waiting.len(), PER_TURN + 3);
         // Those that are woken count first. Newcomers get the rest.
@@ -260,7 +303,7 @@ mod tests {
         let id = reactor.adopt(socket, Nothing).unwrap();
         reactor.turn(Some(std::time::Duration::ZERO)).unwrap();
         for _ in 0..3 {
-            assert!((0..PER_TURN).all(|_| may_begin(&mut reactor, id)));
+            assert!((0..PER_TURN).all(|_| compute(&mut reactor, id)));
             let before = reactor.now();
             reactor.turn(Some(std::time::Duration::from_millis(5))).unwrap();
             assert!(reactor.now() - before >= std::time::Duration::from_millis(5), "no tick was queued");

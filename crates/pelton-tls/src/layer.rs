@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::task::Poll;
 
 use pelton::{Layer, LayerIo, Reason};
+use rustls::HandshakeKind;
 
 use crate::TlsError;
 use crate::handshakes::{self, Handshake};
@@ -45,6 +46,8 @@ enum Stage {
         session: Session,
         handshake: Handshake,
         admission: Admission,
+        /// The end of the handshake takes as much computation as its beginning: a client's certificate is verified.
+        verifies_clients: bool,
     },
     Open(Session),
     Failed,
@@ -53,11 +56,14 @@ enum Stage {
 /// Whether a server's handshake may take computation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Admission {
-    /// It has not asked.
-    Unasked,
+    /// It asks whenever something arrives. An answer counts: a hello may arrive in parts, and only its last byte costs.
+    Asks,
     /// It is woken when it may.
     Waits,
+    /// It was woken, and may in this turn.
     Granted,
+    /// Nothing expensive follows.
+    Over,
 }
 
 /// Memory that all TLS connections of a loop use in turn, so that none has to keep any.
@@ -144,9 +150,13 @@ impl Tls {
             }
         }
         if let Some(error) = failure {
+            self.answers(io);
             return Err(self.fail(io, error, &mut input[start..], out));
         }
         self.spoke_tls |= start > 0;
+        if !out.is_empty() {
+            self.answers(io);
+        }
         transmit(io, out);
         if let Some(name) = take_server_name() {
             self.server_name = Some(name);
@@ -199,20 +209,35 @@ impl Tls {
     }
 
     /// Returns whether the computation of a handshake may happen in this turn.
-    fn may_begin(&mut self, io: &mut LayerIo<'_>) -> bool {
+    fn may_compute(&mut self, io: &mut LayerIo<'_>) -> bool {
         let Stage::Handshake { session: Session::Server(_), admission, .. } = &mut self.stage else { return true };
-        if *admission == Admission::Unasked {
+        if *admission == Admission::Asks {
             let id = io.id();
-            *admission = match handshakes::may_begin(io.reactor(), id) {
-                true => Admission::Granted,
-                false => Admission::Waits,
-            };
+            if handshakes::may_compute(io.reactor(), id) {
+                return true;
+            }
+            *admission = Admission::Waits;
         }
-        let granted = *admission == Admission::Granted;
-        if !granted {
+        let waits = *admission == Admission::Waits;
+        if waits {
             io.wait();
         }
-        granted
+        !waits
+    }
+
+    /// Counts the computation of a server's handshake that led to an answer.
+    fn answers(&mut self, io: &mut LayerIo<'_>) {
+        let Stage::Handshake { session: session @ Session::Server(_), admission, verifies_clients, .. } =
+            &mut self.stage
+        else {
+            return;
+        };
+        // Whoever was woken was counted then.
+        if *admission == Admission::Asks {
+            handshakes::computed(io.reactor());
+        }
+        let hello_follows = session.state().handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
+        *admission = if hello_follows || *verifies_clients { Admission::Asks } else { Admission::Over };
     }
 
     /// Encrypts bytes from above into records. Returns how many.
@@ -312,8 +337,9 @@ fn may_be_other_protocol(bytes: &[u8]) -> bool {
 impl Layer for Tls {
     fn start(&mut self, io: &mut LayerIo<'_>) -> Result<(), Reason> {
         let Stage::New(side) = std::mem::replace(&mut self.stage, Stage::Failed) else { return Ok(()) };
+        let verifies_clients = matches!(side, Side::Server { verifies_clients: true, .. });
         let (session, handshake) = side.start().map_err(Reason::layer)?;
-        self.stage = Stage::Handshake { session, handshake, admission: Admission::Unasked };
+        self.stage = Stage::Handshake { session, handshake, admission: Admission::Asks, verifies_clients };
         // A client begins. A server has nothing to say yet.
         match &self.stage {
             Stage::Handshake { session: Session::Client(_), .. } => self.process(io, &[]),
@@ -325,10 +351,13 @@ impl Layer for Tls {
         if self.peer_closed {
             return Ok(input.len());
         }
-        if !self.may_begin(io) {
+        if !self.may_compute(io) {
             return Ok(0);
         }
         self.process(io, input)?;
+        if let Stage::Handshake { admission: admission @ Admission::Granted, .. } = &mut self.stage {
+            *admission = Admission::Asks;
+        }
         Ok(input.len())
     }
 

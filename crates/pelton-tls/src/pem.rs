@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 use crate::ConfigError;
@@ -74,7 +74,7 @@ impl Pem {
                 Err(ConfigError::unusable(self.name(), format!("there is no {what} in it")))
             }
             Ok(items) => Ok(items),
-            Err(error) => Err(ConfigError::unusable(self.name(), format!("no {what}: {error}"))),
+            Err(error) => Err(self.malformed(what, error)),
         }
     }
 
@@ -84,8 +84,10 @@ impl Pem {
 
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, ConfigError> {
         let bytes = self.read()?;
-        PrivateKeyDer::from_pem_slice(&bytes)
-            .map_err(|error| ConfigError::unusable(self.name(), format!("no private key: {error}")))
+        PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match is_encrypted(&bytes) {
+            true => self.unusable("the private key is encrypted; `openssl pkey` decrypts it"),
+            false => self.malformed("private key", error),
+        })
     }
 
     pub(crate) fn revocation_lists(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, ConfigError> {
@@ -100,9 +102,31 @@ impl Pem {
         Ok(())
     }
 
+    /// Says what is wrong with the text around the base64.
+    fn malformed(&self, what: &str, error: pem::Error) -> ConfigError {
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.unusable(match error {
+            pem::Error::NoItemsFound => format!("there is no {what} in it"),
+            pem::Error::MissingSectionEnd { end_marker } => {
+                format!(
+                    "no {what}: the line {:?} is missing, so it was not written to its end",
+                    format!("-----END {}-----", lossy(&end_marker))
+                )
+            }
+            pem::Error::IllegalSectionStart { line } => format!("no {what}: the line {:?} is malformed", lossy(&line)),
+            error => format!("no {what}: {error}"),
+        })
+    }
+
     pub(crate) fn unusable(&self, problem: impl ToString) -> ConfigError {
         ConfigError::unusable(self.name(), problem)
     }
+}
+
+/// Returns whether a file contains a key with a passphrase, in one of the two forms that OpenSSL writes.
+fn is_encrypted(pem: &[u8]) -> bool {
+    let has = |text: &[u8]| pem.windows(text.len()).any(|window| window == text);
+    has(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || has(b"Proc-Type: 4,ENCRYPTED")
 }
 
 /// A certificate with its chain, and its private key.

@@ -23,7 +23,7 @@ pub use watching::Watching;
 
 use crate::handshakes::{Counters, IN_FLIGHT, Stats};
 use crate::side::Side;
-use crate::{ConfigError, Tls};
+use crate::{ConfigError, Pin, Tls};
 use builder::Settings;
 use reload::Stamp;
 use resolver::Noting;
@@ -59,7 +59,6 @@ struct Shared {
     reloading: Mutex<()>,
     /// How to load everything again. `None` for a configuration that was made elsewhere.
     settings: Option<Settings>,
-    tickets: Option<Arc<Tickets>>,
     tolerates_truncation: bool,
 }
 
@@ -67,6 +66,9 @@ struct Shared {
 struct Loaded {
     config: Arc<ServerConfig>,
     certificates: Arc<[Certificate]>,
+    tickets: Option<Arc<Tickets>>,
+    /// The hash of what decides about certificates of clients. `None` if they are not asked for one.
+    clients: Option<Pin>,
     /// The files, as they were when they were read.
     stamps: Vec<(PathBuf, Option<Stamp>)>,
 }
@@ -83,12 +85,17 @@ impl Server {
         let mut config = Arc::unwrap_or_clone(config.into());
         config.max_early_data_size = 0;
         config.cert_resolver = Arc::new(Noting(config.cert_resolver));
-        let loaded = Loaded { config: Arc::new(config), certificates: Arc::default(), stamps: Vec::new() };
+        let loaded = Loaded {
+            config: Arc::new(config),
+            certificates: Arc::default(),
+            tickets: None,
+            clients: None,
+            stamps: Vec::new(),
+        };
         let shared = Shared {
             current: RwLock::new(loaded),
             reloading: Mutex::default(),
             settings: None,
-            tickets: None,
             tolerates_truncation: false,
         };
         Server { shared: Arc::new(shared), counters: Counters::new(IN_FLIGHT) }
@@ -108,7 +115,9 @@ impl Server {
     /// [`start_tls`](crate::StartTls::start_tls).
     pub fn layer(&self) -> Tls {
         let config = self.with_current(|loaded| Arc::clone(&loaded.config));
-        let side = Side::Server { config, counters: Arc::clone(&self.counters) };
+        // A configuration that was made elsewhere may.
+        let verifies_clients = self.shared.settings.as_ref().is_none_or(Settings::verifies_clients);
+        let side = Side::Server { config, verifies_clients, counters: Arc::clone(&self.counters) };
         Tls::new(side, self.shared.tolerates_truncation)
     }
 
@@ -131,14 +140,17 @@ impl Server {
     /// Returns the keys of session tickets, to be [imported](Server::import_ticket_keys) by a process that takes over.
     /// Keep them secret. The memory is erased when it is dropped. Empty if there are no tickets.
     pub fn export_ticket_keys(&self) -> Zeroizing<Vec<u8>> {
-        self.shared.tickets.as_ref().map(|tickets| tickets.export()).unwrap_or_default()
+        let (tickets, clients) = self.with_current(|loaded| (loaded.tickets.clone(), loaded.clients));
+        tickets.map(|tickets| tickets.export(clients)).unwrap_or_default()
     }
 
     /// Accepts the tickets of another process, by its [exported](Server::export_ticket_keys) keys. Has no effect without
-    /// tickets.
+    /// tickets, or if that process had other authorities or revocation lists for certificates of clients: a client that it
+    /// has accepted may have been revoked since.
     pub fn import_ticket_keys(&self, keys: &[u8]) -> Result<(), ConfigError> {
-        match &self.shared.tickets {
-            Some(tickets) if !keys.is_empty() => tickets.import(keys),
+        let (tickets, clients) = self.with_current(|loaded| (loaded.tickets.clone(), loaded.clients));
+        match tickets {
+            Some(tickets) if !keys.is_empty() => tickets.import(keys, clients),
             _ => Ok(()),
         }
     }

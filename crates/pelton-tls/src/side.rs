@@ -13,14 +13,14 @@ use crate::session::Session;
 
 /// What a layer needs to begin its handshake.
 pub(crate) enum Side {
-    Server { config: Arc<ServerConfig>, counters: Arc<Counters> },
+    Server { config: Arc<ServerConfig>, verifies_clients: bool, counters: Arc<Counters> },
     Client { config: Arc<ClientConfig>, name: ServerName<'static>, counters: Arc<Counters> },
 }
 
 impl Side {
     pub(crate) fn start(self) -> Result<(Session, Handshake), TlsError> {
         let (session, handshake) = match self {
-            Side::Server { config, counters } => {
+            Side::Server { config, counters, .. } => {
                 let handshake = counters.begin()?;
                 (UnbufferedServerConnection::new(config).map(|server| Session::Server(Box::new(server))), handshake)
             }

@@ -26,6 +26,7 @@
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name
 //!   [`connect_to`](Reactor::connect_to), handled by a [`Connection`]; [`Reconnect`] keeps one open. Pipes, terminals
 //!   and other descriptors are connections too: [`adopt`](Reactor::adopt), [`open_stdin`](Reactor::open_stdin).
+//! - Several servers for the same work, balanced and checked: [`Targets`].
 //! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), combined by [`serve`] or [`Framed`].
 //!   They run on the loop or, with [`Service::on`], on a pool.
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled
@@ -57,6 +58,7 @@ mod observe;
 mod promises;
 mod reactor;
 mod sources;
+mod targets;
 mod tasks;
 mod threads;
 mod ticks;
@@ -90,9 +92,9 @@ pub use observe::watchdog::SlowCallback;
 pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_on};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
-    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, DescriptorOwner,
-    ENGINE_VARIABLE, Interest, ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Space,
-    StreamKind, Time,
+    Accepted, Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, DescriptorOwner,
+    ENGINE_VARIABLE, Interest, ListenOptions, Mode, MulticastInterface, Park, Sending, Socket, SocketFile,
+    SocketOptions, Space, StreamKind, Time,
 };
 pub use promises::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
 pub use reactor::builder::Builder;
@@ -111,6 +113,7 @@ pub use sources::process;
 pub use sources::process::{Exited, ProcessWatchId};
 pub use sources::signals::SignalId;
 pub use sources::watch::{Ready, WatchId};
+pub use targets::{Balance, Group, Target, Targets};
 pub use tasks::{net, task};
 pub use threads::defer::{DeferError, DeferFailure, DeferId};
 pub use threads::handle::{Handle, PostError};

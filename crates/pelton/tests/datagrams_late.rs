@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pelton::{
     Address, Chunk, Datagram, DatagramIo, DatagramOptions, Datagrams, Engine, EventLoop, MulticastInterface, Park,
-    Reactor, Reason, Socket, Time,
+    Reactor, Reason, Socket, Space, Time,
 };
 use pelton_os::engine::DatagramEngine;
 use pelton_os::{DatagramOutbox, DatagramSetting, Event, Forgotten, Intake, Sending, Token};
@@ -73,9 +73,14 @@ impl DatagramEngine for Late {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this engine only binds"))
     }
 
-    fn adopt_datagrams(&mut self, _: Token, _: Socket) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn adopt_datagrams(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        socket.into_custom().map_err(|_| io::ErrorKind::Unsupported)?;
+        self.0.token.set(Some(token));
+        self.0.receiving.set(true);
+        Ok(())
     }
+
+    unsupported!(manual datagrams);
 
     fn set_datagrams(&mut self, _: Token, _: DatagramSetting) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
@@ -147,6 +152,15 @@ impl Datagrams for Log {
         if &*datagram.bytes == b"stop" {
             io.pause();
         }
+    }
+
+    fn readable(&mut self, _: &mut DatagramIo<'_>) {
+        self.add("readable");
+    }
+
+    fn writable(&mut self, io: &mut DatagramIo<'_>) {
+        let error = io.take_send_error();
+        self.add(error.map_or("writable".to_owned(), |error| format!("writable: {error}")));
     }
 
     fn send_failed(&mut self, _: &mut DatagramIo<'_>, _: Option<&Address>, error: io::Error) {
@@ -236,4 +250,51 @@ fn engine_without_sockets_is_an_error_and_a_failure_ends_the_socket() {
     script.happens(|token| Event::Ended(token, Err(io::Error::other("the cable is cut"))));
     poll(&mut reactor);
     assert_eq!(log.take(), ["closed: the cable is cut"]);
+}
+
+#[test]
+fn the_handler_of_a_manual_socket_fetches_what_the_engine_has_received_on_its_own() {
+    let (mut reactor, script) = late();
+    let log = Log::default();
+    let id = reactor.adopt_manual_datagrams(Socket::custom(Box::new(())), log.clone()).unwrap();
+    assert!(!script.receiving.get(), "it is paused");
+    // In flight when it was paused.
+    script.arrives(b"one");
+    script.arrives(b"two");
+    poll(&mut reactor);
+    assert!(log.take().is_empty());
+    reactor.datagrams(id).unwrap().resume();
+    assert!(!script.receiving.get(), "what is here comes first");
+    poll(&mut reactor);
+    poll(&mut reactor);
+    assert!(log.take().len() >= 2, "it is reported until it is fetched");
+    for expected in [b"one", b"two"] {
+        let mut memory = [0; 10];
+        let mut io = reactor.datagrams(id).unwrap();
+        let (count, from) = io.receive_into(&mut Space::from(&mut memory[..])).unwrap();
+        assert_eq!((&memory[..count], from), (&expected[..], Some(somewhere())));
+    }
+    assert!(script.receiving.get());
+    let error = reactor.datagrams(id).unwrap().receive_into(&mut Space::from(&mut [0; 10][..])).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    poll(&mut reactor);
+    log.take();
+    poll(&mut reactor);
+    assert!(log.take().is_empty());
+}
+
+#[test]
+fn a_manual_socket_queues_what_the_engine_cannot_send_at_once() {
+    let (mut reactor, script) = late();
+    let log = Log::default();
+    let id = reactor.adopt_manual_datagrams(Socket::custom(Box::new(())), log.clone()).unwrap();
+    let mut io = reactor.datagrams(id).unwrap();
+    let sent = io.send_or_keep(Some(&somewhere()), b"one", || pelton::Bytes::from_static(b"one")).unwrap();
+    assert_eq!((sent, io.queued()), (Sending::Busy, 3));
+    poll(&mut reactor);
+    assert_eq!(script.taken.borrow().len(), 1);
+    script.happens(|token| Event::SendFailed(token, None, io::Error::other("no luck")));
+    script.happens(Event::Sendable);
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["writable: no luck", "writable"]);
 }

@@ -15,6 +15,9 @@ module EventMachine
     autoload :SmtpServer, 'em/protocols/smtpserver'
     autoload :SASLauth, 'em/protocols/saslauth'
     autoload :SASLauthclient, 'em/protocols/saslauth'
+    autoload :Memcache, 'em/protocols/memcache'
+    autoload :Socks4, 'em/protocols/socks4'
+    autoload :Postgres3, 'em/protocols/postgres3'
     autoload :ObjectProtocol, 'em/protocols/object_protocol'
   end
 

@@ -13,7 +13,7 @@ mod ours;
 mod programs;
 mod threads;
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -38,6 +38,11 @@ pub enum Kind {
     Nginx,
     Node,
     Apache,
+    /// Pelton's library, forwarding.
+    Forward,
+    /// `pelton serve --proxy`.
+    ServeForward,
+    NginxForward,
 }
 
 /// Which server to run, and how.
@@ -53,6 +58,9 @@ pub struct Serving {
     /// Most connections (pelton only)
     #[arg(long, value_name = "N")]
     connections: Option<usize>,
+    /// Where to forward to (proxies only)
+    #[arg(long, value_name = "ADDRESS")]
+    target: Option<SocketAddrV4>,
 }
 
 /// Serves until the process is killed, which the kernel does when its parent exits.
@@ -60,6 +68,7 @@ pub fn serve(serving: &Serving) -> Result<()> {
     // The setting survives exec.
     end_with_parent()?;
     let stage = &serving.stage;
+    let target = || serving.target.context("a proxy needs a target");
     match serving.kind {
         // With TLS, the floor is another one.
         Kind::Floor if serving.tls => threads::serve(stage),
@@ -72,6 +81,9 @@ pub fn serve(serving: &Serving) -> Result<()> {
         Kind::May => may::serve(),
         Kind::Nginx => programs::nginx(stage, serving.tls),
         Kind::Node | Kind::Apache if serving.tls => bail!("this server is not measured with TLS"),
+        Kind::Forward => ours::forward(target()?),
+        Kind::ServeForward => programs::serve_forward(target()?),
+        Kind::NginxForward => programs::nginx_forward(stage, target()?),
         Kind::Node => programs::node(),
         Kind::Apache => programs::apache(stage),
     }

@@ -1,11 +1,12 @@
 //! Pelton in its usual configuration: the default engine, limits and timeouts, several routes, statistics on.
 
+use std::net::SocketAddrV4;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pelton::{Address, Reactor};
-use pelton_http::{Files, Response, Router, Server, Settings, plain};
+use pelton_http::{Files, Response, ReverseProxy, Router, Server, Settings, plain};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::stage::{CHAIN, KEY};
@@ -40,6 +41,17 @@ pub fn serve(stage: &Path, tls: bool, connections: Option<usize>) -> Result<()> 
         server.listen(&mut reactor, "127.0.0.1:0")
     };
     let listener = listener.context("listen on a free port")?;
+    let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { bail!("the listener has no TCP address") };
+    announce(address.port())?;
+    reactor.run()?;
+    Ok(())
+}
+
+/// Forwards everything to another server.
+pub fn forward(target: SocketAddrV4) -> Result<()> {
+    let proxy = ReverseProxy::to([format!("http://{target}")]).context("make a proxy")?;
+    let mut reactor = Reactor::new().context("make a reactor")?;
+    let listener = Server::new(proxy).listen(&mut reactor, "127.0.0.1:0").context("listen on a free port")?;
     let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { bail!("the listener has no TCP address") };
     announce(address.port())?;
     reactor.run()?;

@@ -1,6 +1,7 @@
 //! Servers that are external programs. Each runs in the foreground, as one process, with its configuration from `peers/`.
 
 use std::fs;
+use std::net::SocketAddrV4;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +17,20 @@ pub fn nginx(stage: &Path, tls: bool) -> Result<()> {
     let mut command = Command::new("nginx");
     command.arg("-p").arg(stage).arg("-c").arg(configuration).args(["-e", "stderr"]);
     become_it(port, command)
+}
+
+/// nginx as a reverse proxy.
+pub fn nginx_forward(stage: &Path, target: SocketAddrV4) -> Result<()> {
+    let text = include_str!("../peers/nginx-forward.conf").replace("@TARGET@", &target.to_string());
+    let (port, configuration) = configured(stage, "nginx-forward.conf", &text)?;
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(stage).arg("-c").arg(configuration).args(["-e", "stderr"]);
+    become_it(port, command)
+}
+
+pub fn serve_forward(target: SocketAddrV4) -> Result<()> {
+    let port = free_port()?;
+    become_it(port, crate::http::forwarding::serve_command(port, target))
 }
 
 pub fn apache(stage: &Path) -> Result<()> {

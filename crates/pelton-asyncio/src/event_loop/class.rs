@@ -11,7 +11,7 @@ use crate::event_loop::{attributes, batch, run, scheduling, slow, stats};
 use crate::known::name;
 use crate::readers::{self, Side, descriptors};
 use crate::sockets::{datagrams, guards, operations as sockets};
-use crate::transports::opening;
+use crate::transports::{opening, pipes};
 use pelton_cpython::arguments::{Argument, Call, Scheduled};
 use pelton_cpython::call::{Call as _, OrRaise, raise};
 use pelton_cpython::class::{self, Method, NoArguments, Parts, This};
@@ -176,6 +176,23 @@ fn methods() -> Vec<Method<Loop>> {
         keyword_arguments!(Loop, c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
         several_arguments!(Loop, c"_accept_streams", opening::accept, c"Accept connections, and make transports for them."),
         several_arguments!(Loop, c"_open_stream", opening::open_descriptor, c"Make a transport for a connected socket."),
+        several_arguments!(Loop, c"_accept_one", opening::accept_one, c"Accept a connection, and make a socket for it."),
+        several_arguments!(Loop, c"_adopt_listener", readers::adopt_listener, c"Make a listener of a listening socket."),
+        several_arguments!(Loop, c"_adopt_datagrams", readers::adopt_datagrams, c"Make a datagram socket of a socket."),
+        one_argument!(Loop, c"_adopt_pipe", readers::adopt_pipe, c"Make a connection of an end of a pipe."),
+        one_argument!(Loop, c"_release", readers::release_descriptor, c"Give back a descriptor that was adopted."),
+        several_arguments!(Loop, c"_pause_accepting", readers::pause_accepting, c"Accept nothing for some seconds."),
+        several_arguments!(Loop, c"_queue_datagram", datagrams::queue, c"Queue a datagram."),
+        one_argument!(Loop, c"_queued_datagrams", datagrams::queued, c"Return the number of queued datagrams and bytes."),
+        one_argument!(Loop, c"_check_datagrams", datagrams::check, c"Raise the error of a queued datagram."),
+        one_argument!(Loop, c"_drop_datagrams", datagrams::drop_queue, c"Drop the queued datagrams."),
+        several_arguments!(Loop, c"_sendto", datagrams::send_to, c"Send a datagram, if that takes no waiting and no looking up."),
+        several_arguments!(Loop, c"_receive_from_pipe", pipes::receive, c"Receive from a pipe."),
+        several_arguments!(Loop, c"_send_to_pipe", pipes::send, c"Send to a pipe, and queue what has no room."),
+        several_arguments!(Loop, c"_queue_for_pipe", pipes::queue, c"Queue data until a pipe has room."),
+        one_argument!(Loop, c"_queued_for_pipe", pipes::queued, c"Return how much is queued, or raise why it was not sent."),
+        one_argument!(Loop, c"_pipe_backlog", pipes::backlog, c"Return how much is queued."),
+        one_argument!(Loop, c"_drop_pipe_queue", pipes::drop_queue, c"Drop what is queued."),
         no_arguments!(Loop, c"_sockets_are_guarded", guards::are_guarded, c"Return whether somebody watches over sockets."),
         several_arguments!(Loop, c"_start_connecting", opening::connect, c"Begin to connect to an address."),
         one_argument!(Loop, c"_connect_outcome", opening::connect_outcome, c"Return the number of the error, or 0."),

@@ -19,9 +19,9 @@ use pelton_cpython::object::Result;
 use pelton_cpython::slot::Shared;
 
 /// Queues the handles of a transport.
-struct Reporting {
-    state: Rc<LoopState>,
-    fd: RawFd,
+pub(super) struct Reporting {
+    pub(super) state: Rc<LoopState>,
+    pub(super) fd: RawFd,
 }
 
 impl Connection for Reporting {

@@ -3,8 +3,10 @@
 //! As in asyncio, a descriptor has at most one reader and one writer, and is watched for as long as it has either. When it is
 //! ready, their handles are queued.
 //!
-//! The descriptor of a stream transport is not watched: it belongs to a connection of the reactor, which reports to the same handles.
+//! The descriptor of a transport or a server is not watched: it belongs to a connection, a listener or a datagram socket of the
+//! reactor, which reports to the same handles.
 
+mod borrowed;
 mod connection;
 pub(crate) mod descriptors;
 mod table;
@@ -22,6 +24,10 @@ use crate::event_loop::reactor_errors::system_error;
 use crate::event_loop::state::LoopState;
 use crate::readers::descriptors::descriptor;
 use crate::sockets::operations as sockets;
+pub(crate) use borrowed::{
+    adopt_datagrams, adopt_listener, adopt_pipe, datagrams_of, has_listener, pause_accepting,
+    release as release_descriptor, with_datagrams, with_listener, with_pipe,
+};
 pub(crate) use connection::{adopt, release};
 use pelton_cpython::arguments::Argument;
 use pelton_cpython::call::{Call, clear_raised, raise_io, raised_a, report_unraisable};
@@ -92,6 +98,8 @@ fn apply(reactor: &mut Reactor, state: &Rc<LoopState>, fd: RawFd) -> io::Result<
     match source {
         None if interest.is_none() => {}
         Some(Source::Connection(id)) if connection::apply(reactor, id, interest)? => {}
+        Some(source @ (Source::Listener(_) | Source::Datagrams(_)))
+            if borrowed::apply_to(reactor, source, interest)? => {}
         // A watch without interest is not registered with the kernel. It is kept, because most descriptors are watched again.
         Some(Source::Watch(watch)) if reactor.set_interest(watch, interest).is_ok() => {}
         Some(_) if interest.is_none() => forget(reactor, state, fd),
@@ -111,6 +119,8 @@ fn forget(reactor: &mut Reactor, state: &LoopState, fd: RawFd) {
     match state.readers.set_source(fd, None) {
         Some(Source::Watch(watch)) => _ = reactor.end(watch),
         Some(Source::Connection(id)) => _ = reactor.release_connection(id),
+        Some(Source::Listener(id)) => _ = reactor.end(id),
+        Some(Source::Datagrams(id)) => _ = reactor.release_datagrams(id),
         None => {}
     }
 }
@@ -164,6 +174,7 @@ pub(crate) fn tidy(py: Python<'_>, state: &Rc<LoopState>) -> Result<()> {
             release_handle(py, handle);
         }
     }
+    borrowed::forget_released(py, state)?;
     while let Some(fd) = readers.next_postponed() {
         let applied = state.with_reactor(py, |reactor| apply(reactor, state, fd))?;
         if let Some(Err(error)) = applied {

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
 
-use pelton::{ConnectionId, Interest, WatchId};
+use pelton::{ConnectionId, DatagramsId, Interest, ListenerId, WatchId};
 use pyo3::prelude::*;
 
 use pelton_cpython::handles::Queued;
@@ -38,6 +38,8 @@ pub(crate) struct Readers {
     untidy: Cell<bool>,
     /// Descriptors changed by a thread that could not reach the reactor because another thread turns it.
     postponed: RefCell<Vec<RawFd>>,
+    /// Descriptors that such a thread has released, with the sources that they had.
+    released: RefCell<Vec<(RawFd, Source)>>,
     /// Readable descriptors that are still watched although they have no reader.
     unwanted: RefCell<Vec<RawFd>>,
     /// Cancelled readers and writers of descriptors that were reported as ready.
@@ -66,8 +68,12 @@ pelton_cpython::owns!(Entry { reader, writer });
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Watch(WatchId),
-    /// A stream transport's connection.
+    /// The connection of a stream transport or a pipe.
     Connection(ConnectionId),
+    /// A listener of a server.
+    Listener(ListenerId),
+    /// The socket of a datagram transport.
+    Datagrams(DatagramsId),
 }
 
 /// Whether a socket is still watched after a `sock_recv`, for the next one.
@@ -124,6 +130,7 @@ impl Readers {
         }
         self.untidy.set(false);
         self.postponed.take();
+        self.released.take();
         self.unwanted.take();
         self.cancelled.take();
         self.entries.take()
@@ -359,6 +366,16 @@ impl Readers {
     pub(super) fn was_cancelled(&self, fd: RawFd, side: Side) {
         self.untidy.set(true);
         self.cancelled.borrow_mut().push((fd, side));
+    }
+
+    /// Notes that a descriptor was released by a thread that could not reach the reactor.
+    pub(super) fn was_released(&self, fd: RawFd, source: Source) {
+        self.untidy.set(true);
+        self.released.borrow_mut().push((fd, source));
+    }
+
+    pub(super) fn next_released(&self) -> Option<(RawFd, Source)> {
+        self.released.borrow_mut().pop()
     }
 
     pub(super) fn next_unwanted(&self) -> Option<RawFd> {

@@ -47,11 +47,25 @@ impl Peer {
     }
 }
 
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Peer {
+        match address {
+            SocketAddr::V4(address) => Peer::V4(*address.ip(), address.port()),
+            SocketAddr::V6(address) => Peer::V6 {
+                host: *address.ip(),
+                port: address.port(),
+                flow: u32::from_be(address.flowinfo()),
+                scope: address.scope_id(),
+            },
+        }
+    }
+}
+
 /// Returns whether the address of a Unix socket is empty.
 fn has_no_name(address: &SocketAddrAny) -> bool {
     SocketAddrUnix::try_from(address.clone()).is_ok_and(|address| {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        if address.abstract_name().is_some() {
+        if address.abstract_name().is_some_and(|name| !name.is_empty()) {
             return false;
         }
         address.path().is_none()

@@ -141,7 +141,7 @@ fn pair<'py>(first: Bound<'py, PyAny>, second: Bound<'py, PyAny>) -> Result<Boun
 }
 
 /// Creates a socket object for a connection, and returns it with the peer's address. `kind` is family and protocol.
-fn accepted<'py>(own: OwnedFd, peer: &Peer, kind: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
+pub(crate) fn accepted<'py>(own: OwnedFd, peer: &Peer, kind: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
     let py = kind.py();
     let (family, protocol) = kind.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>().or_raise(py)?;
     // It takes over the descriptor only if it succeeds.

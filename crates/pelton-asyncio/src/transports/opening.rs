@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
+use pelton::{Accepted, Address};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PySystemExit, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -16,8 +17,8 @@ use crate::event_loop::state::{self, Loop};
 use crate::known::{known, name};
 use crate::readers::{self, Side};
 use crate::sockets::addresses::{self, Peer};
-use crate::sockets::guards;
-use crate::sockets::syscalls::{self, Connecting, End};
+use crate::sockets::syscalls::{self, Connecting, End, is_not_now};
+use crate::sockets::{guards, operations};
 use pelton_cpython::arguments::Argument;
 use pelton_cpython::call::{Call, OrRaise, clear_raised, raise, raise_io, raised_a};
 use pelton_cpython::class::{self, Method, This};
@@ -236,32 +237,70 @@ pub(crate) fn watch(transport: Transport<'_, '_>, stream: &Stream, side: Side) -
 }
 
 /// `loop._accept_streams(fd, family, number, protocol_factory, server, most)`: accepts pending connections, at most
-/// `most`.
+/// `most`. Returns false if the reactor does not have the listener.
 pub(crate) fn accept<'py>(
     this: This<'_, 'py, Loop>,
     [listener, family, number, factory, server, most]: [Argument<'_, 'py>; 6],
-) -> Result<()> {
+) -> Result<bool> {
+    let py = this.py();
     let listener = listener.whole()? as RawFd;
     let kind = Kind { family: family.whole()? as i32, protocol: number.whole()? as i32 };
     let most = most.whole()?;
-    // Accept everything before creating the first protocol. Its factory may close the listener, and the
-    // descriptor number may then belong to another file.
+    let state = this.state()?;
+    if !readers::has_listener(state, listener) {
+        return Ok(false);
+    }
+    // Accept everything before creating the first protocol. Its factory may close the listener.
     let mut connections = Vec::new();
-    let mut failed = None;
-    for _ in 0..most {
-        match syscalls::accept(listener) {
-            Ok(Some(connection)) => connections.push(connection),
-            Ok(None) => break,
-            Err(error) => {
-                failed = Some(error);
-                break;
-            }
+    let failed = readers::with_listener(py, state, listener, |reactor, id| {
+        for _ in 0..most {
+            connections.push(reactor.accept(id)?);
         }
+        Ok(())
+    })?;
+    for Accepted { socket, from } in connections {
+        let Ok(own) = socket.into_fd() else { continue };
+        accepted(own, kind, peer(from), &this, &factory, given(&server))?;
     }
-    for (own, peer) in connections {
-        accepted(own, kind, peer, &this, &factory, given(&server))?;
+    match failed {
+        Err(error) if !is_over_for_now(&error) => Err(raise_io(py, &error)),
+        _ => Ok(true),
     }
-    failed.map_or(Ok(()), |error| Err(raise_io(this.py(), &error)))
+}
+
+/// `loop._accept_one(fd, kind)`: accepts a connection, for which TLS is started in Python. Returns a socket object and an address,
+/// `None` if there is none now, and `NotImplemented` if the reactor does not have the listener.
+pub(crate) fn accept_one<'py>(
+    this: This<'_, 'py, Loop>,
+    [listener, kind]: [Argument<'_, 'py>; 2],
+) -> Result<Option<Bound<'py, PyAny>>> {
+    let py = this.py();
+    let listener = listener.whole()? as RawFd;
+    let state = this.state()?;
+    if !readers::has_listener(state, listener) {
+        return Ok(Some(py.NotImplemented().into_bound(py)));
+    }
+    match readers::with_listener(py, state, listener, |reactor, id| reactor.accept(id))? {
+        Ok(Accepted { socket, from }) => match socket.into_fd() {
+            Ok(own) => operations::accepted(own, &peer(from), &kind).map(Some),
+            Err(_) => Ok(None),
+        },
+        Err(error) if is_over_for_now(&error) => Ok(None),
+        Err(error) => Err(raise_io(py, &error)),
+    }
+}
+
+fn peer(from: Option<Address>) -> Peer {
+    match from {
+        Some(Address::Tcp(address)) => address.into(),
+        Some(Address::Unnamed) => Peer::Unnamed,
+        _ => Peer::Other,
+    }
+}
+
+/// Returns whether nothing more can be accepted for now, as asyncio sees it: also if a connection was aborted before it was accepted.
+fn is_over_for_now(error: &io::Error) -> bool {
+    is_not_now(error) || error.kind() == io::ErrorKind::ConnectionAborted
 }
 
 /// Creates a protocol and a transport for a connection. If that fails, the connection is closed. asyncio reports

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use pelton::{Address, ConnectionId, Error, Reactor};
 use pelton_http::wire::responses::To;
 
-use super::client::Client;
+use super::fetching::{Fetching, Requests};
+use super::pipelined::Pipelined;
 use super::tally::Tally;
 
 /// Delay before the next attempt after a connection failed to open.
@@ -24,8 +25,10 @@ const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// What all threads together have to do.
 pub struct Plan {
+    pub requests_to_send: Arc<Requests>,
+    /// Where pipelined requests go.
     pub address: Address,
-    /// The request, as bytes on the wire.
+    /// The pipelined request, as bytes on the wire.
     pub request: Vec<u8>,
     pub to: To,
     pub threads: usize,
@@ -70,14 +73,18 @@ pub struct Load {
     /// Due times of requests still to be sent, or sent again.
     backlog: RefCell<VecDeque<Instant>>,
     pace: Option<Pace>,
+    /// Sends the requests, unless they are pipelined.
+    fetching: Option<Fetching>,
 }
 
 /// A schedule of requests at fixed times.
 struct Pace {
     interval: Duration,
     next: Cell<Instant>,
-    /// Connections with room for another request. Some may have ended.
+    /// Pipelined connections with room for another request. Some may have ended.
     free: RefCell<VecDeque<ConnectionId>>,
+    /// The number of other connections without a request.
+    idle: Cell<usize>,
 }
 
 /// Starts the load of a thread. Its reactor stops by itself, and sends the counts when it does.
@@ -92,8 +99,9 @@ pub fn start(
         let interval = Duration::from_secs_f64(plan.threads as f64 / rate);
         // The threads interleave their requests.
         let next = Instant::now() + interval.mul_f64(thread as f64 / plan.threads as f64);
-        Pace { interval, next: Cell::new(next), free: RefCell::default() }
+        Pace { interval, next: Cell::new(next), free: RefCell::default(), idle: Cell::default() }
     });
+    let connections = plan.part(plan.connections as u64, thread);
     let load = Rc::new(Load {
         plan: plan.clone(),
         tally: RefCell::new(Tally::new()),
@@ -104,8 +112,9 @@ pub fn start(
         over: Cell::new(false),
         backlog: RefCell::default(),
         pace,
+        fetching: (plan.pipeline == 1).then(|| Fetching::new(plan, connections as usize)),
     });
-    for _ in 0..plan.part(plan.connections as u64, thread) {
+    for _ in 0..connections {
         load.connect(reactor);
     }
     if plan.requests.is_none() {
@@ -116,8 +125,18 @@ pub fn start(
         load.clone().keep_pace(reactor);
     }
     let counted = load.clone();
-    reactor.on_shutdown(move |_| {
+    reactor.on_shutdown(move |reactor| {
         let mut tally = counted.tally.replace(Tally::new());
+        if let Some(stats) = counted.fetching.as_ref().map(|fetching| fetching.stats(reactor)) {
+            tally.connections = stats.opened;
+            tally.received_bytes = stats.received;
+            tally.errors.malformed += stats.unasked;
+            if stats.unasked > 0 {
+                tally
+                    .first_fault
+                    .get_or_insert_with(|| "a response was malformed: no request was waiting for it".into());
+            }
+        }
         tally.unsent = counted.backlog.borrow().len() as u64;
         let _ = done.send(tally);
     });
@@ -139,8 +158,11 @@ impl Load {
         if self.over.get() {
             return;
         }
+        if self.fetching.is_some() {
+            return self.fetch(reactor);
+        }
         self.tally.borrow_mut().connections += 1;
-        if let Err(error) = reactor.connect(&self.plan.address, Client::new(self.clone())) {
+        if let Err(error) = reactor.connect(&self.plan.address, Pipelined::new(self.clone())) {
             self.connecting_failed(reactor, &error.to_string());
         }
     }
@@ -151,7 +173,7 @@ impl Load {
         }
         let mut tally = self.tally.borrow_mut();
         tally.errors.connect += 1;
-        tally.connections -= 1;
+        tally.connections = tally.connections.saturating_sub(1);
         tally.first_fault.get_or_insert_with(|| why.to_owned());
         // In a timed run the server may come back. A run with a fixed number of requests would never end.
         let waits = tally.completed > 0 && self.plan.requests.is_none();
@@ -164,6 +186,16 @@ impl Load {
         }
         let load = self.clone();
         reactor.after(CONNECT_AGAIN_AFTER, move |reactor| load.connect(reactor));
+    }
+
+    /// Sends the next request, if one should be sent now.
+    pub fn fetch(self: &Rc<Load>, reactor: &mut Reactor) {
+        let Some(fetching) = &self.fetching else { return };
+        match (self.take(), &self.pace) {
+            (Some(due), _) => fetching.send(reactor, self, due),
+            (None, Some(pace)) => pace.idle.set(pace.idle.get() + 1),
+            (None, None) => {}
+        }
     }
 
     /// Records that a connection was made.
@@ -253,7 +285,7 @@ impl Load {
             }
             self.backlog.borrow_mut().push_back(pace.next.get());
             pace.next.set(pace.next.get() + pace.interval);
-            pace.hand_out(reactor);
+            self.hand_out(pace, reactor);
         }
         if !self.over.get() {
             let until = pace.next.get().saturating_duration_since(Instant::now());
@@ -262,12 +294,16 @@ impl Load {
     }
 }
 
-impl Pace {
+impl Load {
     /// Sends waiting requests on free connections.
-    fn hand_out(&self, reactor: &mut Reactor) {
+    fn hand_out(self: &Rc<Load>, pace: &Pace, reactor: &mut Reactor) {
+        if let Some(idle) = pace.idle.get().checked_sub(1) {
+            pace.idle.set(idle);
+            return self.fetch(reactor);
+        }
         loop {
-            let Some(id) = self.free.borrow_mut().pop_front() else { return };
-            if reactor.visit(id, |client: &mut Client, io| client.send_more(io)).is_some() {
+            let Some(id) = pace.free.borrow_mut().pop_front() else { return };
+            if reactor.visit(id, |client: &mut Pipelined, io| client.send_more(io)).is_some() {
                 return;
             }
         }

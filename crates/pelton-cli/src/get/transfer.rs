@@ -1,13 +1,12 @@
 //! One download.
 
-use std::cell::RefCell;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use pelton::Reactor;
+use pelton::{Lane, Reactor};
 use pelton_http::Method;
-use pelton_http::client::{Client, Error, Exchange, Head, ResponseEvent, Url};
+use pelton_http::client::{Client, Error, Response, Url};
 
 use super::target::{self, Target};
 use super::{Options, code};
@@ -37,16 +36,21 @@ pub struct Outcome {
     pub code: u8,
 }
 
-/// A download in progress.
-struct Running {
-    outcome: Outcome,
-    began: Instant,
-    path: Option<PathBuf>,
-    /// The interrupted part that the request continues.
-    from: u64,
-    expected: Option<String>,
-    target: Option<Target>,
-    exchange: Option<Exchange>,
+impl Outcome {
+    fn of(url: &str) -> Outcome {
+        Outcome {
+            url: url.to_owned(),
+            final_url: None,
+            status: None,
+            fields: Vec::new(),
+            path: None,
+            bytes: 0,
+            sha256: None,
+            took: Duration::ZERO,
+            error: None,
+            code: 0,
+        }
+    }
 }
 
 impl Transfer {
@@ -70,6 +74,24 @@ impl Transfer {
         received: impl Fn(u64, Option<u64>) + 'static,
         done: impl FnOnce(&mut Reactor, Outcome) + 'static,
     ) {
+        let client = client.clone();
+        reactor.spawn(async move {
+            let began = Instant::now();
+            let mut outcome = Outcome::of(&self.url);
+            if let Err((error, code)) = self.run(&client, &received, &mut outcome).await {
+                (outcome.error, outcome.code) = (Some(error), code);
+            }
+            outcome.took = began.elapsed();
+            Reactor::with_current(|reactor| done(reactor, outcome));
+        });
+    }
+
+    async fn run(
+        self,
+        client: &Client,
+        received: &impl Fn(u64, Option<u64>),
+        outcome: &mut Outcome,
+    ) -> Result<(), Reason> {
         let method = if self.head { Method::Head } else { Method::Get };
         let mut request = client.request(method, &self.url);
         for (name, value) in &self.headers {
@@ -82,62 +104,47 @@ impl Transfer {
             (None, Err(_)) => None,
         };
         let mut from = 0;
-        if self.resume
-            && let Some((length, tag)) = path.as_deref().and_then(target::interrupted)
+        if let Some(path) = path.clone().filter(|_| self.resume)
+            && let Some((length, tag)) = at_files(move || target::interrupted(&path)).await?
         {
             request = request.header("Range", format!("bytes={length}-")).header("If-Range", tag);
             from = length;
         }
-        let outcome = Outcome {
-            url: self.url,
-            final_url: None,
-            status: None,
-            fields: Vec::new(),
-            path: None,
-            bytes: 0,
-            sha256: None,
-            took: Duration::ZERO,
-            error: None,
-            code: 0,
-        };
-        let began = Instant::now();
-        let running = Running { outcome, began, path, from, expected: self.sha256, target: None, exchange: None };
-        let running = Rc::new(RefCell::new(Some(running)));
-        let (own, mut done) = (running.clone(), Some(done));
-        let exchange = request.stream(reactor, move |reactor, event| {
-            let Some(mut state) = own.take() else { return };
-            let is_over = match event {
-                ResponseEvent::Head(head) => {
-                    let outcome = state.begin(&head);
-                    if outcome.is_ok() {
-                        let total = head.content_length().map(|length| length + state.resumed_at());
-                        received(state.resumed_at(), total);
-                    }
-                    outcome
-                }
-                ResponseEvent::Data(data) => {
-                    received(data.len() as u64, None);
-                    state.write(data)
-                }
-                ResponseEvent::End(_) => Err(state.finish()),
-                ResponseEvent::Failed(error) => Err(Some(failure(&error))),
-            };
-            match is_over {
-                Ok(()) => *own.borrow_mut() = Some(state),
-                Err(failure) => {
-                    if let Some(exchange) = &state.exchange {
-                        exchange.cancel(reactor);
-                    }
-                    if let Some(done) = done.take() {
-                        done(reactor, state.end(failure));
-                    }
-                }
+        let mut incoming = request.open().await.map_err(|error| failure(&error))?;
+        let mut target = begin(outcome, incoming.head(), path.clone(), from).await?;
+        let total = incoming.head().fields().text("content-length").and_then(|length| length.parse::<u64>().ok());
+        received(target.length, total.map(|length| length + target.length));
+        outcome.bytes = target.length;
+        let unwritable = |error: io::Error| unwritable(path.as_deref().unwrap_or(Path::new("-")), &error);
+        while let Some(piece) = incoming.next().await.map_err(|error| failure(&error))? {
+            received(piece.len() as u64, None);
+            let written = move || target.write(&piece).map(|()| target);
+            target = at_files(written).await?.map_err(unwritable)?;
+            outcome.bytes = target.length;
+        }
+        let expected = self.sha256.clone();
+        match at_files(move || target.finish(expected.as_deref())).await?.map_err(unwritable)? {
+            Ok(hash) => {
+                outcome.sha256 = path.is_some().then_some(hash);
+                outcome.path = path;
+                Ok(())
             }
-        });
-        if let Some(state) = &mut *running.borrow_mut() {
-            state.exchange = Some(exchange);
+            Err(hash) => {
+                let expected = self.sha256.as_deref().unwrap_or_default();
+                Err((format!("{}: its SHA-256 is {hash}, not {expected}", outcome.url), code::HASH))
+            }
         }
     }
+}
+
+/// Works with files on a thread of the file lane: a disk may be slow, and so may be a reader of standard output.
+async fn at_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Reason> {
+    let failed = |why: String| (format!("work with files: {why}"), code::WRITE);
+    let deferred = Reactor::with_current(|reactor| reactor.defer_reply(Lane::Files, work));
+    let reply = deferred.ok_or_else(|| failed("no reactor is running".to_owned()))?;
+    let reply = reply.map_err(|error| failed(error.refusal.to_string()))?;
+    let outcome = reply.await.map_err(|lost| failed(lost.to_string()))?;
+    outcome.map_err(|error| failed(error.to_string()))
 }
 
 /// A message and its exit code.
@@ -147,82 +154,35 @@ fn failure(error: &Error) -> Reason {
     (error.to_string(), code::of(error))
 }
 
-impl Running {
-    fn resumed_at(&self) -> u64 {
-        self.target.as_ref().map_or(0, |target| target.length)
+/// The head has arrived: opens the file.
+async fn begin(outcome: &mut Outcome, head: &Response, path: Option<PathBuf>, from: u64) -> Result<Target, Reason> {
+    let fields = head.fields();
+    outcome.status = Some(head.status());
+    outcome.final_url = Some(head.url().to_string());
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    outcome.fields = fields.iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
+    if head.status() >= 400 {
+        return Err((format!("{}: status {}", outcome.url, head.status()), code::STATUS));
     }
-
-    /// The head has arrived: opens the file.
-    fn begin(&mut self, head: &Head<'_>) -> Result<(), Option<Reason>> {
-        let fields = head.fields();
-        self.outcome.status = Some(head.status());
-        self.outcome.final_url = Some(head.url().to_string());
-        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        self.outcome.fields = fields.iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
-        if head.status() >= 400 {
-            return Err(Some((format!("{}: status {}", self.outcome.url, head.status()), code::STATUS)));
-        }
-        let Some(path) = &self.path else {
-            self.target = Some(Target::nowhere());
-            return Ok(());
-        };
-        let from = match head.status() {
-            206 => {
-                let range = fields.text("content-range").unwrap_or_default();
-                if self.from == 0 || !range.starts_with(&format!("bytes {}-", self.from)) {
-                    let why = format!("{}: the server sent another range: {range:?}", self.outcome.url);
-                    return Err(Some((why, code::BAD_RESUME)));
-                }
-                self.from
+    let Some(path) = path else { return Ok(Target::nowhere()) };
+    let from = match head.status() {
+        206 => {
+            let range = fields.text("content-range").unwrap_or_default();
+            if from == 0 || !range.starts_with(&format!("bytes {from}-")) {
+                let why = format!("{}: the server sent another range: {range:?}", outcome.url);
+                return Err((why, code::BAD_RESUME));
             }
-            _ => 0,
-        };
-        // Weak validators do not promise that the bytes are the same.
-        let tag = fields.get("etag").filter(|tag| !tag.starts_with(b"W/")).or_else(|| fields.get("last-modified"));
-        match Target::open(path, from, tag) {
-            Ok(target) => self.target = Some(target),
-            Err(error) => return Err(Some(unwritable(path, &error))),
+            from
         }
-        Ok(())
-    }
-
-    fn write(&mut self, data: &[u8]) -> Result<(), Option<Reason>> {
-        let Some(target) = &mut self.target else { return Ok(()) };
-        let path = self.path.as_deref().unwrap_or(Path::new("-"));
-        target.write(data).map_err(|error| Some(unwritable(path, &error)))
-    }
-
-    /// The response is complete. Returns why the file is not.
-    fn finish(&mut self) -> Option<Reason> {
-        let target = self.target.take()?;
-        self.outcome.bytes = target.length;
-        let path = self.path.clone();
-        match target.finish(self.expected.as_deref()) {
-            Ok(Ok(hash)) => {
-                self.outcome.sha256 = path.is_some().then_some(hash);
-                self.outcome.path = path;
-                None
-            }
-            Ok(Err(hash)) => {
-                let expected = self.expected.as_deref().unwrap_or_default();
-                Some((format!("{}: its SHA-256 is {hash}, not {expected}", self.outcome.url), code::HASH))
-            }
-            Err(error) => Some(unwritable(path.as_deref().unwrap_or(Path::new("-")), &error)),
-        }
-    }
-
-    fn end(mut self, failure: Option<Reason>) -> Outcome {
-        self.outcome.took = self.began.elapsed();
-        if let Some(target) = &self.target {
-            self.outcome.bytes = target.length;
-        }
-        if let Some((error, code)) = failure {
-            (self.outcome.error, self.outcome.code) = (Some(error), code);
-        }
-        self.outcome
-    }
+        _ => 0,
+    };
+    // Weak validators do not promise that the bytes are the same.
+    let tag = fields.get("etag").filter(|tag| !tag.starts_with(b"W/")).or_else(|| fields.get("last-modified"));
+    let (tag, opened) = (tag.map(<[u8]>::to_vec), path.clone());
+    let target = at_files(move || Target::open(&opened, from, tag.as_deref())).await?;
+    target.map_err(|error| unwritable(&path, &error))
 }
 
-fn unwritable(path: &Path, error: &std::io::Error) -> Reason {
+fn unwritable(path: &Path, error: &io::Error) -> Reason {
     (format!("write {}: {error}", path.display()), code::WRITE)
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pelton::Reactor;
+use pelton::{Reactor, Target};
 use pelton_http::{Handler, Request, Responder, Response, Router};
 
 use super::record::Counts;
@@ -28,7 +28,7 @@ impl Admin {
         let Admin { targets, counts, log, draining, hosts } = self;
         let up = targets.clone();
         let health = move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
-            let any_up = up.all.iter().any(|target| up.is_up(target));
+            let any_up = (0..up.all().len()).any(|target| up.is_up(target));
             let (text, status) = match (draining.get(), any_up) {
                 (true, _) => ("draining\n", 503),
                 (false, false) => ("no target is up\n", 503),
@@ -52,6 +52,12 @@ impl Admin {
             }
         }
     }
+}
+
+/// Returns the label of a target's samples.
+pub fn target_label(target: &Target) -> String {
+    let name = target.endpoint().to_string();
+    format!("{{target=\"{}\"}}", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 fn render(targets: &Targets, counts: &Counts, dropped: Option<u64>) -> String {
@@ -85,16 +91,17 @@ fn render(targets: &Targets, counts: &Counts, dropped: Option<u64>) -> String {
         ("{to=\"clients\"}".to_owned(), counts.to_clients.load(Relaxed)),
     ];
     family("bytes_total", "counter", "Bytes forwarded, of connections that have ended.", &bytes);
-    let of_targets = |value: &dyn Fn(&super::targets::Target) -> u64| -> Vec<(String, u64)> {
-        let label = |name: String| format!("{{target=\"{}\"}}", name.replace('\\', "\\\\").replace('"', "\\\""));
-        targets.all.iter().map(|target| (label(target.endpoint.to_string()), value(target))).collect()
+    let of_targets = |value: &dyn Fn(usize, &Target) -> u64| -> Vec<(String, u64)> {
+        let samples = targets.all().iter().enumerate();
+        samples.map(|(number, target)| (target_label(target), value(number, target))).collect()
     };
-    family("target_up", "gauge", "Whether a target is used.", &of_targets(&|target| u64::from(targets.is_up(target))));
-    let now = of_targets(&|target| target.connections.load(Relaxed) as u64);
+    let up = of_targets(&|number, _| u64::from(targets.is_up(number)));
+    family("target_up", "gauge", "Whether a target is used.", &up);
+    let now = of_targets(&|_, target| target.busy() as u64);
     family("target_connections", "gauge", "Connections to a target now.", &now);
-    let connected = of_targets(&|target| target.connected.load(Relaxed));
+    let connected = of_targets(&|_, target| target.successes());
     family("target_connections_total", "counter", "Connections to a target that were established.", &connected);
-    let failed = of_targets(&|target| target.failed.load(Relaxed));
+    let failed = of_targets(&|_, target| target.failures());
     family("target_failures_total", "counter", "Connections to a target that could not be established.", &failed);
     if let Some(dropped) = dropped {
         family("log_lines_dropped_total", "counter", "Lines of the access log that were dropped.", &one(dropped));

@@ -200,6 +200,16 @@ fn by_name(text: &str) -> Result<(String, Endpoint), String> {
     Ok((name.to_ascii_lowercase(), target.parse().map_err(|error: pelton::BadEndpoint| error.to_string())?))
 }
 
+impl From<Balance> for pelton::Balance {
+    fn from(balance: Balance) -> pelton::Balance {
+        match balance {
+            Balance::Least => pelton::Balance::Least,
+            Balance::RoundRobin => pelton::Balance::RoundRobin,
+            Balance::Hash => pelton::Balance::Hash,
+        }
+    }
+}
+
 impl Options {
     /// Checks the options for contradictions.
     pub fn check(&self) -> Result<(), String> {

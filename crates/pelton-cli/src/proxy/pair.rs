@@ -189,7 +189,7 @@ impl Front {
             let Some(index) = chosen else { break };
             self.tried.push(index);
             record.target.set(Some(index));
-            settings.targets.all[index].connections.fetch_add(1, Relaxed);
+            settings.targets.all()[index].begin();
             let header = settings.send_proxy.map(|version| {
                 let header = match (client, self.connected_to) {
                     (Some(client), Some(to)) => Header::of(client, to),
@@ -222,7 +222,7 @@ fn start(
     index: usize,
     mut back: Back,
 ) -> Result<ConnectionId, pelton::Error> {
-    let endpoint = settings.targets.all[index].endpoint.clone();
+    let endpoint = settings.targets.all()[index].endpoint().clone();
     let Some((client, name)) = &settings.to_tls else { return connect_to(reactor, endpoint, back) };
     let layer = match name {
         Some(name) => client.layer(name),
@@ -424,7 +424,7 @@ impl Connection for Back {
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let settings = &self.worker.settings;
-        settings.targets.all[self.index].connections.fetch_sub(1, Relaxed);
+        settings.targets.all()[self.index].end();
         if self.established.get() {
             return self.record.ended(|| format!("target: {reason}"));
         }
@@ -432,8 +432,8 @@ impl Connection for Back {
             // The client has gone, or this process ends: nobody's fault.
             return;
         }
-        settings.targets.has_failed(self.index);
-        tracing::debug!(target = %settings.targets.all[self.index].endpoint, %reason, "could not connect to a target");
+        settings.targets.failed(self.index);
+        tracing::debug!(target = %settings.targets.all()[self.index].endpoint(), %reason, "could not connect to a target");
         reactor.visit(self.front, |front: &mut Front, io| front.connect(io));
     }
 }

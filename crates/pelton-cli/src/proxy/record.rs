@@ -80,7 +80,7 @@ impl Record {
             None => write!(text, "- ")?,
         }
         match self.target.get() {
-            Some(target) => write!(text, "{} ", self.targets.all[target].endpoint)?,
+            Some(target) => write!(text, "{} ", self.targets.all()[target].endpoint())?,
             None => write!(text, "- ")?,
         }
         // Both come from outside.

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use pelton::{Handle, Reactor, task};
+use pelton::{Handle, Reactor, Targets, task};
 use pelton_http::{Handler, Request, Responder, Response, Router};
 
 use super::metrics::{self, Report};
@@ -20,6 +21,8 @@ pub struct Admin {
     pub workers: Vec<Handle>,
     pub log: Option<Sink>,
     pub tls: Option<pelton_tls::Server>,
+    /// The servers that requests are forwarded to.
+    pub targets: Option<Arc<Targets>>,
     pub draining: Rc<Cell<bool>>,
     pub hosts: Hosts,
 }
@@ -117,7 +120,7 @@ impl Admin {
     fn metrics(&self, reactor: &mut Reactor, responder: Responder) {
         let replies: Vec<_> = self.workers.iter().map(|worker| worker.post_with_reply(worker::report)).collect();
         let dropped = self.log.as_ref().map(Sink::dropped);
-        let tls = self.tls.clone();
+        let (tls, targets) = (self.tls.clone(), self.targets.clone());
         reactor.spawn(async move {
             let mut reports: Vec<(usize, Report)> = Vec::new();
             for (number, reply) in replies.into_iter().enumerate() {
@@ -126,7 +129,7 @@ impl Admin {
                     _ => tracing::warn!(worker = number, "a worker did not report"),
                 }
             }
-            let text = metrics::render(&reports, tls.as_ref(), dropped);
+            let text = metrics::render(&reports, tls.as_ref(), targets.as_deref(), dropped);
             let response = Response::ok().header("Content-Type", "text/plain; version=0.0.4; charset=utf-8").body(text);
             Reactor::with_current(|reactor| responder.respond(reactor, response));
         });

@@ -40,11 +40,12 @@ const OPEN_FILES: u64 = 2 * KEPT;
 /// linger.
 const NEWCOMERS: u64 = 2 * 64;
 
-/// Below this many of each, a server is useless: clients, handshakes, admin clients, and, per worker, refused connections and
-/// files.
+/// Below this many of each, a server is useless: clients, handshakes, admin clients, and, per worker, refused connections, files
+/// and connections to other servers.
 const LEAST_CONNECTIONS: u64 = 4;
 const LEAST_HANDSHAKES: u64 = 4;
 const LEAST_ADMIN: u64 = 2;
+const LEAST_UPSTREAM: u64 = 2;
 const LEAST_NEWCOMERS: u64 = 2;
 const LEAST_FILES: u64 = LOOK_UP + 1;
 
@@ -68,6 +69,7 @@ pub fn divide(
         copies: copies.sum::<usize>() as u64,
         files: options.dir.is_some(),
         tls: options.tls.is_on(),
+        proxies: options.proxy.is_on(),
     };
     let budget = Budget::new(most, open(), needs)?;
     if (budget.connections as u64) < needs.connections {
@@ -94,6 +96,8 @@ struct Needs {
     files: bool,
     /// Whether there are handshakes.
     tls: bool,
+    /// Whether requests are forwarded: then a client may need a second descriptor.
+    proxies: bool,
 }
 
 /// The shares.
@@ -113,19 +117,22 @@ pub struct Budget {
     pub admin: usize,
     /// Handshakes in progress, over all workers.
     pub handshakes: usize,
+    /// Connections of each worker to the servers that it forwards to.
+    pub upstream: usize,
 }
 
 impl Budget {
     /// Divides `limit` descriptors, `open` of which are in use already. Fails with an explanation if there are too few.
     fn new(limit: u64, open: u64, needs: Needs) -> Result<Budget, String> {
-        let Needs { connections, workers, listeners, copies, files, tls } = needs;
+        let Needs { connections, workers, listeners, copies, files, tls, proxies } = needs;
         // The listeners themselves are open already. Each gets one more copy when it is passed on to a new process.
         let fixed = open + CONTROL + workers * WORKER + copies + listeners;
         let free = limit.saturating_sub(fixed);
         let least_newcomers = workers * LEAST_NEWCOMERS;
         let least_files = if files { workers * LEAST_FILES } else { 0 };
         let least_handshakes = if tls { LEAST_HANDSHAKES } else { 0 };
-        let least = LEAST_CONNECTIONS + least_handshakes + LEAST_ADMIN + least_newcomers + least_files;
+        let least_upstream = if proxies { workers * LEAST_UPSTREAM } else { 0 };
+        let least = LEAST_CONNECTIONS + least_upstream + least_handshakes + LEAST_ADMIN + least_newcomers + least_files;
         if free < least {
             let least = fixed + least;
             return Err(format!(
@@ -142,6 +149,9 @@ impl Budget {
         let most_handshakes = (connections / 8).clamp(LEAST_HANDSHAKES, HANDSHAKES);
         let handshakes = if tls { (least_handshakes + spare / 8).min(most_handshakes) } else { 0 };
         let left = free - admin - newcomers - for_files - handshakes;
+        // As many as there are clients, but each worker has some.
+        let upstream = if proxies { (left / 2).min(connections).max(least_upstream) / workers } else { 0 };
+        let left = left - upstream * workers;
         let connections = connections.min(left);
         // Files get what connections do not need.
         let files_each = if files { (for_files + left - connections) / workers } else { 0 };
@@ -155,6 +165,7 @@ impl Budget {
             kept_files: number((open_files / 2).min(KEPT)),
             admin: number(admin),
             handshakes: number(handshakes),
+            upstream: number(upstream),
         })
     }
 }
@@ -173,7 +184,8 @@ fn open() -> u64 {
 mod tests {
     use super::*;
 
-    const NEEDS: Needs = Needs { connections: 16_384, workers: 1, listeners: 2, copies: 2, files: true, tls: false };
+    const NEEDS: Needs =
+        Needs { connections: 16_384, workers: 1, listeners: 2, copies: 2, files: true, tls: false, proxies: false };
 
     #[test]
     fn connections_get_the_remaining_descriptors() {
@@ -201,17 +213,27 @@ mod tests {
         assert_eq!(Budget::new(1024, 12, Needs { connections: 4, ..tls }).unwrap().handshakes, 4);
     }
 
+    const SHAPES: [(bool, bool, bool); 6] = [
+        (false, false, false),
+        (true, false, false),
+        (false, true, false),
+        (true, true, false),
+        (false, false, true),
+        (true, true, true),
+    ];
+
     #[test]
     fn the_shares_never_exceed_the_limit() {
         for workers in [1, 2, 16, 1024] {
             for listeners in [1, workers, 5 * workers] {
                 for limit in (0..4096).chain([20_000, 1 << 20]) {
-                    for (files, tls) in [(false, false), (true, false), (false, true), (true, true)] {
-                        let needs = Needs { workers, listeners, copies: 2 * workers, files, tls, ..NEEDS };
+                    for (files, tls, proxies) in SHAPES {
+                        let needs = Needs { workers, listeners, copies: 2 * workers, files, tls, proxies, ..NEEDS };
                         let fixed = 12 + CONTROL + workers * (WORKER + 2) + listeners;
                         let Ok(budget) = Budget::new(limit, 12, needs) else {
                             let least = LEAST_NEWCOMERS + if files { LEAST_FILES } else { 0 };
                             let handshakes = if tls { LEAST_HANDSHAKES } else { 0 };
+                            let least = least + if proxies { LEAST_UPSTREAM } else { 0 };
                             let all = LEAST_CONNECTIONS + handshakes + LEAST_ADMIN + workers * least;
                             assert!(limit < fixed + all);
                             continue;
@@ -222,7 +244,8 @@ mod tests {
                         );
                         // As many may be accepted in a turn as linger.
                         let look_ups = if files { budget.look_ups * LOOK_UP as usize } else { 0 };
-                        let each = 2 * budget.turned_away + budget.open_files + look_ups;
+                        let each = 2 * budget.turned_away + budget.open_files + look_ups + budget.upstream;
+                        assert_eq!(budget.upstream > 0, proxies, "{limit}: {budget:?}");
                         let shares = budget.connections + budget.handshakes + budget.admin + workers as usize * each;
                         assert_eq!(budget.handshakes > 0, tls, "{limit}: {budget:?}");
                         assert!(fixed + shares as u64 <= limit, "{limit}: {budget:?}");

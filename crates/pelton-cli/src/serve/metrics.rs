@@ -2,11 +2,12 @@
 
 use std::fmt::{self, Write};
 
-use pelton::Stats;
+use pelton::{Stats, Targets};
 use pelton_http::ServerStats;
 use pelton_tls::Failure;
 
 use super::observe::{BUCKETS, Counts};
+use crate::proxy::admin::target_label;
 
 /// The report of one worker.
 pub struct Report {
@@ -17,11 +18,19 @@ pub struct Report {
 }
 
 /// Renders all metrics, by worker.
-pub fn render(reports: &[(usize, Report)], tls: Option<&pelton_tls::Server>, log_lines_dropped: Option<u64>) -> String {
+pub fn render(
+    reports: &[(usize, Report)],
+    tls: Option<&pelton_tls::Server>,
+    targets: Option<&Targets>,
+    log_lines_dropped: Option<u64>,
+) -> String {
     let mut text = String::new();
     write_http(&mut text, reports, log_lines_dropped).expect("writing to a String cannot fail");
     if let Some(tls) = tls {
         write_tls(&mut text, tls).expect("writing to a String cannot fail");
+    }
+    if let Some(targets) = targets {
+        write_targets(&mut text, targets).expect("writing to a String cannot fail");
     }
     let texts: Vec<(usize, String)> =
         reports.iter().map(|(worker, report)| (*worker, report.reactor.to_prometheus())).collect();
@@ -101,6 +110,27 @@ fn write_tls(text: &mut String, tls: &pelton_tls::Server) -> fmt::Result {
             text,
             "pelton_tls_certificate_expiry_days{{name=\"{name}\",fingerprint=\"{fingerprint}\"}} {days:.2}"
         )?;
+    }
+    Ok(())
+}
+
+fn write_targets(text: &mut String, targets: &Targets) -> fmt::Result {
+    type OfTarget = fn(&Targets, usize) -> u64;
+    let families: [(&str, &str, &str, OfTarget); 4] = [
+        ("up", "gauge", "Whether a target is used.", |targets, number| u64::from(targets.is_up(number))),
+        ("requests", "gauge", "Requests that a target has in progress.", |targets, number| {
+            targets.all()[number].busy() as u64
+        }),
+        ("responses_total", "counter", "Responses of a target.", |targets, number| targets.all()[number].successes()),
+        ("failures_total", "counter", "Requests that a target did not answer completely.", |targets, number| {
+            targets.all()[number].failures()
+        }),
+    ];
+    for (name, kind, help, value) in families {
+        head(text, &format!("pelton_http_target_{name}"), kind, help)?;
+        for (number, target) in targets.all().iter().enumerate() {
+            writeln!(text, "pelton_http_target_{name}{} {}", target_label(target), value(targets, number))?;
+        }
     }
     Ok(())
 }
@@ -185,7 +215,7 @@ mod tests {
             counts: Counts::default(),
             connections: 1,
         };
-        let text = render(&[(0, report()), (1, report())], None, Some(3));
+        let text = render(&[(0, report()), (1, report())], None, None, Some(3));
         let mut described: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
         let all = described.len();
         described.sort_unstable();

@@ -10,6 +10,7 @@ use pelton_http::{FileSettings, Settings};
 
 use super::admin::{self, is_loopback};
 use super::descriptors::Budget;
+use super::proxy::ProxyOptions;
 use super::tls::TlsOptions;
 use crate::serving::ServerOptions;
 use crate::units;
@@ -61,6 +62,9 @@ pub struct Options {
 
     #[command(flatten)]
     pub tls: TlsOptions,
+
+    #[command(flatten)]
+    pub proxy: ProxyOptions,
 
     #[command(flatten)]
     pub limits: Limits,
@@ -241,6 +245,9 @@ impl Options {
     /// Checks the options for contradictions.
     pub fn check(&self) -> Result<(), String> {
         self.tls.check()?;
+        if let Some(dir) = self.dir.as_ref().filter(|_| self.proxy.takes_everything()) {
+            return Err(format!("--proxy / forwards everything, so {} would never be served", dir.display()));
+        }
         match &self.admin {
             Some(Address::Tcp(address)) if !self.admin_anywhere && !is_loopback(address.ip()) => Err(format!(
                 "--admin {address} can be reached from other machines, which could then read the metrics; \

@@ -18,6 +18,9 @@ use crate::object::Result;
 use crate::panic::guard;
 use crate::types;
 
+/// Calls a function with every handle in a queue.
+pub type EachQueued = fn(Python<'_>, &mut dyn FnMut(&Queued));
+
 /// What handles need of their loops.
 pub struct Hooks {
     /// Returns whether a loop is in debug mode.
@@ -25,7 +28,7 @@ pub struct Hooks {
     /// Removes a timer from its loop's wheel.
     pub take_timer: fn(&Bound<'_, PyAny>, TimerKey) -> Option<Queued>,
     /// Calls a function with every handle in a queue.
-    pub each_queued: fn(Python<'_>, &mut dyn FnMut(&Queued)),
+    pub each_queued: EachQueued,
     /// `asyncio.format_helpers.extract_stack`
     pub extract_stack: Py<PyAny>,
     /// Called with a handle and the exception of its callback.

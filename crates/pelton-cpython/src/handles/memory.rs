@@ -90,7 +90,9 @@ fn is_released_silently(queued: &Queued) -> bool {
         }
         let Some(handle) = queued.ours(Python::assume_attached()) else { return false };
         let fields = handle.fields();
-        if !(fields.tuple.is_empty() && fields.source_traceback.is_empty() && fields.repr.is_empty())
+        if !fields.tuple.is_empty()
+            || !fields.source_traceback.is_empty()
+            || !fields.repr.is_empty()
             || !stays(fields.context.pointer(), 1)
             || handle.timer().is_some_and(|timer| !stays(timer.when_object.pointer(), 1))
         {
@@ -241,12 +243,19 @@ pub(super) unsafe extern "C" fn dealloc<const TIMER: bool>(handle: *mut PyObject
         }
         FREED.depth.set(depth + 1);
         bury(handle, TIMER);
-        while depth == 0 {
-            let Some((handle, timer)) = FREED.deferred.borrow_mut().pop() else { break };
-            bury(handle, timer);
+        if depth == 0 {
+            bury_deferred();
         }
         FREED.depth.set(depth);
     });
+}
+
+/// Deallocates the handles that were deferred.
+fn bury_deferred() {
+    loop {
+        let Some((handle, timer)) = FREED.deferred.borrow_mut().pop() else { return };
+        bury(handle, timer);
+    }
 }
 
 /// Returns the address of an object's list of weak references. Its type must support them.

@@ -29,7 +29,7 @@ use crate::arguments::Argument;
 use crate::call::{Call, OrRaise, returned};
 use crate::object::{Raised, Result};
 use crate::slot::Slot;
-pub use class::{Hooks, make_types};
+pub use class::{EachQueued, Hooks, make_types};
 use context::SharedContexts;
 pub use memory::{goes_silently, track_shared_soon};
 

@@ -16,11 +16,11 @@ thread_local! {
 
 /// Bytes whose memory is reused by the thread that drops them.
 #[derive(Default, Debug)]
-pub(super) struct Buffer(Vec<u8>);
+pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
     /// An empty buffer, with memory if there is a spare one.
-    pub(super) fn new() -> Buffer {
+    pub(crate) fn new() -> Buffer {
         Buffer(SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default())
     }
 

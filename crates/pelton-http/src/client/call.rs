@@ -45,6 +45,8 @@ pub(super) struct Call {
     receiver: Cell<Option<Receiver>>,
     pub(super) place: Cell<Place>,
     pub(super) paused: Cell<bool>,
+    /// The server has not agreed yet to receive the body.
+    pub(super) awaits_consent: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -69,6 +71,8 @@ pub(super) struct Outgoing {
     pub(super) queue: VecDeque<Content>,
     pub(super) queued: u64,
     pub(super) finished: bool,
+    /// Header lines after the last chunk.
+    pub(super) trailers: Vec<u8>,
     /// Called when there is room.
     ready: Option<Callback>,
 }
@@ -81,6 +85,7 @@ impl Default for Call {
             receiver: Cell::default(),
             place: Cell::new(Place::Over),
             paused: Cell::new(false),
+            awaits_consent: Cell::new(false),
         }
     }
 }
@@ -119,9 +124,11 @@ impl Call {
         *self.state.borrow_mut() = State::default();
         let outgoing = &mut *self.outgoing.borrow_mut();
         outgoing.queue.clear();
+        outgoing.trailers.clear();
         (outgoing.queued, outgoing.finished, outgoing.ready) = (0, false, None);
         self.receiver.take();
         self.paused.set(false);
+        self.awaits_consent.set(false);
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -142,6 +149,10 @@ impl Call {
         self.place.set(Place::Over);
         self.stop_waiting(reactor);
         self.tell(reactor, event);
+        // Callbacks that will not be called may hold the exchange, and so this call.
+        let ready = self.outgoing.borrow_mut().ready.take();
+        let accept = self.state.borrow_mut().accept.take();
+        drop((ready, accept));
     }
 
     pub(super) fn fail(&self, reactor: &mut Reactor, kind: ErrorKind) {
@@ -218,6 +229,9 @@ impl Call {
 
     /// Calls who waits for room, if there is some.
     pub(super) fn notify_room(&self, reactor: &mut Reactor) {
+        if !matches!(self.place.get(), Place::On(_)) || self.awaits_consent.get() {
+            return;
+        }
         let ready = {
             let outgoing = &mut *self.outgoing.borrow_mut();
             if outgoing.queued < HIGH { outgoing.ready.take() } else { None }
@@ -225,6 +239,11 @@ impl Call {
         if let Some(ready) = ready {
             ready(reactor);
         }
+    }
+
+    /// Whether a response that does not switch to another protocol is delivered like any other.
+    pub(super) fn takes_refusals(&self) -> bool {
+        self.state.borrow().parts.as_ref().is_some_and(|parts| parts.given.takes_refusals)
     }
 
     /// Whether the request can be sent again, body included.
@@ -320,7 +339,8 @@ impl Exchange {
         Ok(if full { SendState::Full } else { SendState::Ready })
     }
 
-    /// Calls `then` when there is room for more, or soon if there is. If the request ends first, `then` is dropped.
+    /// Calls `then` when there is room for more, or soon if there is. There is none before the request has a connection, or while
+    /// it [waits for the server's consent](super::Request::expect_continue). If the request ends first, `then` is dropped.
     pub fn when_ready(&self, reactor: &mut Reactor, then: impl FnOnce(&mut Reactor) + 'static) {
         if self.call.is_over() {
             return;
@@ -334,6 +354,17 @@ impl Exchange {
     pub fn finish(&self, reactor: &mut Reactor) {
         self.call.outgoing.borrow_mut().finished = true;
         self.check(reactor);
+    }
+
+    /// Ends a streamed body with these trailers, which are valid header lines. Only a chunked body has trailers.
+    pub(crate) fn finish_with_trailers(&self, reactor: &mut Reactor, lines: &[u8]) {
+        self.call.outgoing.borrow_mut().trailers.extend_from_slice(lines);
+        self.finish(reactor);
+    }
+
+    /// Takes the request out of a call that has failed, to send it elsewhere.
+    pub(crate) fn take_parts(&self) -> Option<Parts> {
+        self.call.state.borrow_mut().parts.take()
     }
 
     pub(super) fn error(&self, kind: ErrorKind) -> Error {

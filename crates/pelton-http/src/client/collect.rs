@@ -22,6 +22,7 @@ pub(super) fn collector(
     let mut then = Some(then);
     let mut response: Option<Response> = None;
     move |reactor, event| match event {
+        ResponseEvent::Interim(_) => {}
         ResponseEvent::Head(head) => {
             let length = head.content_length().unwrap_or(0).min(TRUSTED);
             response = Some(head.keep(length as usize));

@@ -162,11 +162,15 @@ impl Connection for ClientConnection {
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
         match self.phase {
-            Phase::Busy => self.read(io, chunk),
+            Phase::Busy => {
+                self.shared.add(|stats| stats.received += chunk.len() as u64);
+                self.read(io, chunk);
+            }
             Phase::Opening => self.read_opening(io, &chunk),
             Phase::Idle => {
                 // Nothing was asked for, so it cannot be the answer to the next request either.
                 tracing::debug!(bytes = chunk.len(), "unexpected data on an idle connection");
+                self.shared.add(|stats| stats.unasked += 1);
                 self.leave_pool();
                 io.close();
             }

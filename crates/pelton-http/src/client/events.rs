@@ -149,6 +149,7 @@ impl Source {
 
     fn received(self: &Rc<Self>, reactor: &mut Reactor, event: ResponseEvent<'_>) {
         match event {
+            ResponseEvent::Interim(_) => {}
             ResponseEvent::Head(head) => {
                 let media_type = head.fields().text("content-type").unwrap_or_default();
                 let essence = media_type.split(';').next().unwrap_or_default().trim();

@@ -73,6 +73,7 @@ impl Request {
             let mut state = shared.borrow_mut();
             let mut is_full = false;
             match event {
+                ResponseEvent::Interim(_) => {}
                 ResponseEvent::Head(head) => state.head = Some(head.keep(0)),
                 ResponseEvent::Data(data) => {
                     state.pieces.push_back(Bytes::copy_from_slice(data));

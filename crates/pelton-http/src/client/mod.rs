@@ -56,6 +56,7 @@ mod response;
 mod retry;
 mod route;
 mod settings;
+mod stats;
 mod upgrade;
 mod url;
 
@@ -65,6 +66,7 @@ use std::sync::Arc;
 
 use pelton::Reactor;
 
+pub(crate) use buffer::Buffer;
 pub use builder::ClientBuilder;
 pub use call::Exchange;
 pub use collect::Fetch;
@@ -76,13 +78,17 @@ pub use incoming::Incoming;
 pub use multipart::Multipart;
 pub use proxy::{Proxies, Proxy};
 pub use request::Request;
+pub(crate) use request::{Given, Parts, Payload, Verb};
 pub use response::{Head, Response, ResponseEvent};
 pub use settings::Settings;
+pub use stats::ClientStats;
 pub use url::{BadUrl, Url};
 
 use crate::Method;
 use builder::Config;
+use call::{Call, Receiver};
 use pool::{Clients, Shared};
+use upgrade::Accept;
 
 /// An HTTP client: a configuration, and a pool of connections on every reactor on which it is used. Clones share both.
 ///
@@ -122,6 +128,18 @@ impl Client {
         reactor.state::<Clients>().add(&self.config, handle)
     }
 
+    pub(crate) fn start(
+        &self,
+        reactor: &mut Reactor,
+        parts: Parts,
+        receiver: Receiver,
+        accept: Option<Accept>,
+    ) -> Exchange {
+        let shared = self.on(reactor);
+        let call = Call::start(&shared, reactor, parts, receiver, accept);
+        Exchange::new(shared, call)
+    }
+
     /// Starts a request with this method.
     pub fn request(&self, method: Method, url: impl TryInto<Url, Error: Into<BadUrl>>) -> Request {
         let request = Request::new(self.clone(), method, url.try_into().map_err(Into::into));
@@ -131,6 +149,11 @@ impl Client {
     /// The number of connections on this reactor, open or opening, and how many of them are idle.
     pub fn connections(&self, reactor: &mut Reactor) -> (usize, usize) {
         self.on(reactor).count()
+    }
+
+    /// What the client has done on this reactor.
+    pub fn stats(&self, reactor: &mut Reactor) -> ClientStats {
+        self.on(reactor).stats.get()
     }
 
     /// Closes the idle connections on this reactor.

@@ -13,6 +13,7 @@ use super::call::{Call, Place};
 use super::connection::{Busy, ClientConnection};
 use super::error::ErrorKind;
 use super::route::Route;
+use super::stats::ClientStats;
 
 /// The maximum number of unused states that are kept for later requests.
 const SPARE: usize = 64;
@@ -22,6 +23,10 @@ const LARGEST_SCRATCH: usize = 256 * 1024;
 
 /// While other origins wait for a connection, one serves this many requests of its own origin before it is closed for them.
 const SHARE: u32 = 32;
+
+/// How many connections to an origin are opened at a time. A burst of requests must not fill the lane on which names are looked up,
+/// nor the backlog of the server.
+const OPENING: usize = 64;
 
 /// The clients of a reactor.
 #[derive(Default)]
@@ -51,6 +56,7 @@ pub(super) struct Shared {
     spare_calls: RefCell<Vec<Rc<Call>>>,
     /// In place of the call of an unused state.
     nobody: Rc<Call>,
+    pub(super) stats: Cell<ClientStats>,
     /// Memory for decompressed data.
     pub(super) scratch: Cell<Vec<u8>>,
 }
@@ -184,6 +190,7 @@ impl Shared {
             spare_busy: RefCell::default(),
             spare_calls: RefCell::default(),
             nobody: Rc::default(),
+            stats: Cell::default(),
             scratch: Cell::default(),
         }
     }
@@ -194,6 +201,12 @@ impl Shared {
 
     pub(super) fn config(&self) -> &Config {
         &self.config
+    }
+
+    pub(super) fn add(&self, change: impl FnOnce(&mut ClientStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
     }
 
     pub(super) fn count(&self) -> (usize, usize) {
@@ -246,7 +259,8 @@ impl Shared {
                 }
                 let (open, most) = (pool.open, self.settings().connections.max(1));
                 let Some(origin) = pool.origin(index) else { return };
-                if origin.open >= self.settings().per_origin.max(1) {
+                // The next one is opened when one of these is established, or fails.
+                if origin.open >= self.settings().per_origin.max(1) || origin.coming >= OPENING {
                     return;
                 }
                 if open >= most {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pelton::{Handle, Promise, Reactor, Reply};
 
 use super::buffer::Buffer;
-use super::call::{Call, Exchange, Receiver};
+use super::call::{Exchange, Receiver};
 use super::collect::{Fetch, collector};
 use super::error::{Error, ErrorKind};
 use super::response::{Response, ResponseEvent};
@@ -35,9 +35,9 @@ pub struct Request {
 }
 
 /// The parts of a request that a [`Call`] keeps, to repeat or redirect it.
-pub(super) struct Parts {
-    pub(super) verb: Verb,
-    pub(super) url: Option<Url>,
+pub(crate) struct Parts {
+    pub(crate) verb: Verb,
+    pub(crate) url: Option<Url>,
     /// Header lines.
     pub(super) fields: Buffer,
     pub(super) given: Given,
@@ -49,9 +49,22 @@ pub(super) struct Parts {
     pub(super) fault: Option<Box<ErrorKind>>,
 }
 
+impl Parts {
+    /// A request that is passed on from a client. Its fields are valid header lines. It is not redirected, and takes as long as it
+    /// takes.
+    pub(crate) fn forwarded(verb: Verb, url: Url, fields: Buffer, given: Given, payload: Payload) -> Parts {
+        let limits = Limits { whole: Some(None), redirects: Some(0), ..Limits::default() };
+        Parts { verb, url: Some(url), fields, given, payload, repeatable: None, limits, fault: None }
+    }
+
+    pub(crate) fn asks_for_upgrade(&self) -> bool {
+        self.given.upgrade
+    }
+}
+
 /// The method.
 #[derive(Clone, Debug)]
-pub(super) enum Verb {
+pub(crate) enum Verb {
     Known(Method),
     Other(Box<str>),
 }
@@ -69,7 +82,7 @@ impl Verb {
     }
 
     /// Whether repeating the request has the same effect as sending it once (RFC 9110, section 9.2.2).
-    pub(super) fn is_idempotent(&self) -> bool {
+    pub(crate) fn is_idempotent(&self) -> bool {
         use Method::{Delete, Get, Head, Options, Put, Trace};
         matches!(self, Verb::Known(Get | Head | Put | Delete | Options | Trace))
     }
@@ -77,21 +90,23 @@ impl Verb {
 
 /// Fields that were given, so that the client does not add its own.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Given {
-    pub(super) host: bool,
-    pub(super) user_agent: bool,
-    pub(super) accept_encoding: bool,
-    pub(super) range: bool,
-    pub(super) authorization: bool,
-    pub(super) expects_continue: bool,
-    pub(super) close: bool,
-    pub(super) upgrade: bool,
-    pub(super) cookie: bool,
+pub(crate) struct Given {
+    pub(crate) host: bool,
+    pub(crate) user_agent: bool,
+    pub(crate) accept_encoding: bool,
+    pub(crate) range: bool,
+    pub(crate) authorization: bool,
+    pub(crate) expects_continue: bool,
+    pub(crate) close: bool,
+    pub(crate) upgrade: bool,
+    pub(crate) cookie: bool,
+    /// Whoever asks for another protocol also takes a response that declines.
+    pub(crate) takes_refusals: bool,
 }
 
 /// The body of a request.
 #[derive(Debug)]
-pub(super) enum Payload {
+pub(crate) enum Payload {
     Content(Content),
     /// Several contents, one after the other.
     Parts(Arc<[Content]>),
@@ -101,7 +116,7 @@ pub(super) enum Payload {
 
 /// The limits of one request, if they differ from those of the client.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     pub(super) whole: Option<Option<Duration>>,
     pub(super) head: Option<Duration>,
     pub(super) between: Option<Duration>,
@@ -296,9 +311,7 @@ impl Request {
 
     pub(super) fn start(self, reactor: &mut Reactor, receiver: Receiver, accept: Option<Accept>) -> Exchange {
         let Request { client, parts } = self;
-        let shared = client.on(reactor);
-        let call = Call::start(&shared, reactor, parts, receiver, accept);
-        Exchange::new(shared, call)
+        client.start(reactor, parts, receiver, accept)
     }
 
     /// Sends the request. The promise is settled with the whole response.

@@ -4,15 +4,19 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
+use pelton::ConnectionId;
+
 use super::Url;
 use super::buffer::Buffer;
-use super::call::Call;
+use super::call::{Call, Place};
 use super::error::{Error, ErrorKind};
 use crate::wire::{Field, Fields, ResponseHead, Version};
 
 /// A piece of a response.
 #[derive(Debug)]
 pub enum ResponseEvent<'a> {
+    /// The head of an interim response: 102, 103, or an unknown one below 200. The final one follows.
+    Interim(Head<'a>),
     /// The head.
     Head(Head<'a>),
     /// The next bytes of the body, decompressed.
@@ -28,12 +32,27 @@ pub enum ResponseEvent<'a> {
 pub struct Head<'a> {
     pub(super) head: ResponseHead<'a>,
     pub(super) call: &'a Call,
+    /// How many bytes have arrived together with it.
+    pub(super) follows: usize,
 }
 
 impl Head<'_> {
     /// The URL of the response: that of the last redirect, if there were any.
     pub fn url(&self) -> Url {
         self.call.url()
+    }
+
+    /// How many bytes have arrived together with the head.
+    pub(crate) fn follows(&self) -> usize {
+        self.follows
+    }
+
+    /// The connection on which it has arrived.
+    pub(crate) fn connection(&self) -> Option<ConnectionId> {
+        match self.call.place.get() {
+            Place::On(id) => Some(id),
+            Place::Waiting | Place::Over => None,
+        }
     }
 
     pub(super) fn keep(&self, capacity: usize) -> Response {

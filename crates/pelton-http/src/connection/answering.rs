@@ -19,6 +19,9 @@ impl HttpConnection {
         loop {
             let Some(front) = self.busy.as_mut().and_then(|busy| busy.exchanges.front_mut()) else { return };
             let (sequence, facts) = (front.sequence, front.facts);
+            if !front.interim.is_empty() {
+                out.buffer().append(&mut front.interim);
+            }
             match std::mem::replace(&mut front.answer, Answer::Waiting) {
                 Answer::Waiting => return,
                 Answer::Ready(response) => match self.begin_whole(io, out, sequence, facts, *response) {
@@ -119,7 +122,7 @@ impl HttpConnection {
         if let Some(streaming) = rest {
             let facts = Facts { keep_alive, ..facts };
             let answer = Answer::Streaming(streaming);
-            self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
+            self.busy().exchanges.push_back(Exchange { sequence, facts, answer, interim: Vec::new(), on_gone: None });
             self.answer(io, out);
         }
     }

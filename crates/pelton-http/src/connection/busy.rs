@@ -109,6 +109,8 @@ pub(super) struct Exchange {
     pub(super) sequence: u32,
     pub(super) facts: Facts,
     pub(super) answer: Answer,
+    /// Interim responses that are not sent yet.
+    pub(super) interim: Vec<u8>,
     /// Called if the client disconnects first.
     pub(super) on_gone: Option<Callback>,
 }

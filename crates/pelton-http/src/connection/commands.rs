@@ -2,7 +2,7 @@
 
 use pelton::{Fault, Io};
 
-use super::busy::{Answer, Streaming};
+use super::busy::{Answer, ResponseFraming, Streaming};
 use super::out::Out;
 use super::{HttpConnection, Phase, head, out};
 use crate::Response;
@@ -43,8 +43,18 @@ impl HttpConnection {
             busy.body_of(sequence).ok_or(Gone)?.paused = matches!(command, Command::Pause);
             return Ok(());
         }
+        if let Command::Discard = command {
+            let body = busy.body_of(sequence).ok_or(Gone)?;
+            body.discarded = true;
+            let reader = body.reader.take();
+            // User code is dropped outside of borrows.
+            drop(reader);
+            return Ok(());
+        }
         let exchange = busy.exchange(sequence).ok_or(Gone)?;
         match (command, &mut exchange.answer) {
+            (Command::Interim(_), Answer::Waiting) if exchange.facts.is_http_1_0 => {}
+            (Command::Interim(bytes), Answer::Waiting) => exchange.interim.extend_from_slice(&bytes),
             (Command::Respond(response), answer @ Answer::Waiting) => *answer = Answer::Ready(Box::new(response)),
             (Command::Stream(mut response), answer @ Answer::Waiting) => {
                 let mut streaming = Streaming::default();
@@ -77,7 +87,12 @@ impl HttpConnection {
             (Command::WhenReady(callback), Answer::Streaming(streaming)) => streaming.when_ready = Some(callback),
             (Command::Abort, Answer::Streaming(streaming)) if streaming.finished.is_none() => {
                 tracing::debug!("response body not completed");
+                let ends_with_connection = streaming.framing == ResponseFraming::UntilClose;
                 self.break_off(io, out);
+                if ends_with_connection {
+                    // An orderly end would look like the end of the body.
+                    io.reset();
+                }
             }
             (Command::OnGone(callback), _) => exchange.on_gone = Some(callback),
             _ => return Err(Gone),

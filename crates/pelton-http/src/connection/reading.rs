@@ -215,7 +215,13 @@ impl HttpConnection {
             // The path of most requests: it allocates nothing and keeps nothing.
             return self.answer_at_once(io, out, sequence, facts, &mut response);
         }
-        self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
+        self.busy().exchanges.push_back(Exchange {
+            sequence,
+            facts,
+            answer: Answer::Waiting,
+            interim: Vec::new(),
+            on_gone: None,
+        });
         self.apply_commands(io, out);
         self.answer(io, out);
     }
@@ -264,6 +270,6 @@ impl HttpConnection {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         let answer = Answer::Ready(Box::new(response));
-        self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
+        self.busy().exchanges.push_back(Exchange { sequence, facts, answer, interim: Vec::new(), on_gone: None });
     }
 }

@@ -71,7 +71,7 @@ impl HttpConnection {
         let sequence = body.sequence;
         let Some(mut reader) = body.reader.take() else { return };
         reader(io.reactor(), BodyEvent::Data(data));
-        if let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)) {
+        if let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)).filter(|body| !body.discarded) {
             body.reader = Some(reader);
         }
         self.apply_commands(io, out);

@@ -58,6 +58,18 @@ impl ResponseFields {
         lines.extend_from_slice(b"\r\n");
     }
 
+    /// Adds a field of a message that was parsed, and so is valid.
+    #[inline]
+    pub(crate) fn append_parsed(&mut self, name: &[u8], value: &[u8]) {
+        if !self.is_servers(name, value) {
+            let lines = self.lines_mut();
+            lines.reserve(name.len() + value.len() + 4);
+            for part in [name, b": ", value, b"\r\n"] {
+                lines.extend_from_slice(part);
+            }
+        }
+    }
+
     /// Adds a valid field as a header line.
     #[inline]
     pub(crate) fn append_line(&mut self, line: &'static str) {
@@ -135,6 +147,10 @@ impl ResponseFields {
     /// The `Content-Length`, if one was set.
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
+    }
+
+    pub(crate) fn set_content_length(&mut self, length: u64) {
+        self.content_length = Some(length);
     }
 
     /// Why the fields are invalid, if they are.

@@ -5,7 +5,7 @@ use std::io;
 use super::DatagramOutbox;
 use crate::Address;
 use crate::chunk::Buffer;
-use crate::socket::SystemSocket;
+use crate::endpoint::Endpoint;
 
 /// Datagrams per system call. A call costs as much as a handful of small datagrams, so beyond a few dozen there is little to
 /// save, and queued datagrams would wait longer.
@@ -19,11 +19,12 @@ pub(crate) struct Arrived {
     pub(crate) cut: bool,
 }
 
-impl SystemSocket {
+impl Endpoint {
     /// Receives one datagram per buffer and lists them in order. An error, which may follow datagrams, comes last. An empty
     /// queue is no error.
     pub(crate) fn receive_datagrams(&self, buffers: &mut [Box<Buffer>], arrived: &mut Vec<io::Result<Arrived>>) {
-        match system::receive(&self.0, buffers, arrived) {
+        let received = self.with_socket(|socket| system::receive(socket, buffers, arrived));
+        match received {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => arrived.push(Err(error)),
             Ok(()) => {}
@@ -32,13 +33,14 @@ impl SystemSocket {
 
     /// Sends the first datagrams of the outbox and returns how many. An error concerns the first one.
     pub(crate) fn send_datagrams(&self, outbox: &DatagramOutbox) -> io::Result<usize> {
-        system::send(&self.0, outbox)
+        self.with_socket(|socket| system::send(socket, outbox))
     }
 
     /// Returns whether the socket would accept more, regardless of the receiver.
     pub(crate) fn has_room(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut polled = [PollFd::new(&self.0, PollFlags::OUT)];
+        let Ok(fd) = self.fd() else { return false };
+        let mut polled = [PollFd::new(&fd, PollFlags::OUT)];
         let found = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         found.is_ok() && polled[0].revents().contains(PollFlags::OUT)
     }
@@ -153,8 +155,10 @@ mod one_by_one {
     use socket2::{MaybeUninitSlice, Socket};
 
     use super::{Arrived, BATCH};
-    use crate::socket::SEND_FLAGS;
     use crate::{Address, DatagramOutbox};
+
+    /// A borrowed socket may be in blocking mode.
+    const SEND_FLAGS: i32 = crate::socket::SEND_FLAGS | libc::MSG_DONTWAIT;
 
     pub(super) fn receive(
         socket: &Socket,
@@ -164,7 +168,8 @@ mod one_by_one {
         for buffer in buffers.iter_mut().take(BATCH) {
             // SAFETY: it is the same memory, and `recv_from_vectored` promises not to write uninitialised bytes to it.
             let bytes = unsafe { &mut *(std::ptr::from_mut::<[u8]>((**buffer).as_mut()) as *mut [MaybeUninit<u8>]) };
-            let (len, flags, from) = socket.recv_from_vectored(&mut [MaybeUninitSlice::new(bytes)])?;
+            let (len, flags, from) =
+                socket.recv_from_vectored_with_flags(&mut [MaybeUninitSlice::new(bytes)], libc::MSG_DONTWAIT)?;
             arrived.push(Ok(Arrived { len, from: Address::from_socket(&from), cut: flags.is_truncated() }));
         }
         Ok(())
@@ -195,6 +200,7 @@ mod tests {
 
     use super::*;
     use crate::DatagramOptions;
+    use crate::socket::SystemSocket;
 
     type Receive = fn(&socket2::Socket, &mut [Box<[u8]>], &mut Vec<io::Result<Arrived>>) -> io::Result<()>;
     type Send = fn(&socket2::Socket, &DatagramOutbox) -> io::Result<usize>;

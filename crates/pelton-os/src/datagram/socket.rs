@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use socket2::{Domain, Protocol, Type};
 
 use super::{DatagramOptions, DatagramSetting, MulticastInterface};
+use crate::endpoint::Endpoint;
 use crate::socket::SystemSocket;
 use crate::{Address, SocketFile};
 
@@ -37,14 +38,6 @@ impl SystemSocket {
             let _ = file.remove();
         }
         connected.map(|()| socket)
-    }
-
-    /// Refuses other kinds of sockets, which would be reported as readable forever.
-    pub(crate) fn check_datagrams(self) -> io::Result<SystemSocket> {
-        match self.0.r#type()? {
-            Type::DGRAM => Ok(self),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a datagram socket")),
-        }
     }
 
     fn new_datagrams(address: &Address) -> io::Result<SystemSocket> {
@@ -81,37 +74,37 @@ impl SystemSocket {
             address => self.bind(address, options.permissions),
         }
     }
+}
 
+impl Endpoint {
     /// Changes a setting of an open socket.
     pub(crate) fn set_datagrams(&self, setting: DatagramSetting) -> io::Result<()> {
-        let v6 = self.0.local_addr()?.is_ipv6();
-        match setting {
-            DatagramSetting::Join(IpAddr::V6(group), interface) => {
-                self.0.join_multicast_v6(&group, interface.number()?)
-            }
-            DatagramSetting::Leave(IpAddr::V6(group), interface) => {
-                self.0.leave_multicast_v6(&group, interface.number()?)
-            }
-            DatagramSetting::Join(IpAddr::V4(group), MulticastInterface::Index(index)) => {
-                join_by_index(&self.0, &group, index)
-            }
-            DatagramSetting::Leave(IpAddr::V4(group), MulticastInterface::Index(index)) => {
-                leave_by_index(&self.0, &group, index)
-            }
-            DatagramSetting::Join(IpAddr::V4(group), interface) => {
-                self.0.join_multicast_v4(&group, &interface.address()?)
-            }
-            DatagramSetting::Leave(IpAddr::V4(group), interface) => {
-                self.0.leave_multicast_v4(&group, &interface.address()?)
-            }
-            DatagramSetting::MulticastInterface(interface) if v6 => self.0.set_multicast_if_v6(interface.number()?),
-            DatagramSetting::MulticastInterface(interface) => self.0.set_multicast_if_v4(&interface.address()?),
-            DatagramSetting::MulticastLoop(on) if v6 => self.0.set_multicast_loop_v6(on),
-            DatagramSetting::MulticastLoop(on) => self.0.set_multicast_loop_v4(on),
-            DatagramSetting::MulticastTtl(hops) if v6 => self.0.set_multicast_hops_v6(hops),
-            DatagramSetting::MulticastTtl(hops) => self.0.set_multicast_ttl_v4(hops),
-            DatagramSetting::Broadcast(on) => self.0.set_broadcast(on),
+        self.with_socket(|socket| set(socket, setting))
+    }
+}
+
+fn set(socket: &socket2::Socket, setting: DatagramSetting) -> io::Result<()> {
+    let v6 = socket.local_addr()?.is_ipv6();
+    match setting {
+        DatagramSetting::Join(IpAddr::V6(group), interface) => socket.join_multicast_v6(&group, interface.number()?),
+        DatagramSetting::Leave(IpAddr::V6(group), interface) => socket.leave_multicast_v6(&group, interface.number()?),
+        DatagramSetting::Join(IpAddr::V4(group), MulticastInterface::Index(index)) => {
+            join_by_index(socket, &group, index)
         }
+        DatagramSetting::Leave(IpAddr::V4(group), MulticastInterface::Index(index)) => {
+            leave_by_index(socket, &group, index)
+        }
+        DatagramSetting::Join(IpAddr::V4(group), interface) => socket.join_multicast_v4(&group, &interface.address()?),
+        DatagramSetting::Leave(IpAddr::V4(group), interface) => {
+            socket.leave_multicast_v4(&group, &interface.address()?)
+        }
+        DatagramSetting::MulticastInterface(interface) if v6 => socket.set_multicast_if_v6(interface.number()?),
+        DatagramSetting::MulticastInterface(interface) => socket.set_multicast_if_v4(&interface.address()?),
+        DatagramSetting::MulticastLoop(on) if v6 => socket.set_multicast_loop_v6(on),
+        DatagramSetting::MulticastLoop(on) => socket.set_multicast_loop_v4(on),
+        DatagramSetting::MulticastTtl(hops) if v6 => socket.set_multicast_hops_v6(hops),
+        DatagramSetting::MulticastTtl(hops) => socket.set_multicast_ttl_v4(hops),
+        DatagramSetting::Broadcast(on) => socket.set_broadcast(on),
     }
 }
 

@@ -96,11 +96,14 @@ pub enum Event {
     Connected(Token),
     /// Bytes have arrived.
     Received(Token, Chunk),
-    /// A stream that [receives manually](StreamEngine::receive_manually) has something to receive: bytes, the end or an error.
+    /// A source whose input is fetched manually has some: a [stream](StreamEngine::receive_manually) bytes, its end or an error,
+    /// a [listener](ListenEngine::accept_manually) a connection, a [datagram socket](DatagramEngine::receive_datagrams_manually)
+    /// a datagram.
     Receivable(Token),
     /// This many bytes have arrived in the pipe of a [spliced](StreamEngine::splice) stream.
     Spliced(Token, usize),
-    /// Nothing more will arrive: the other side has finished, or the stream has failed.
+    /// Nothing more will arrive: the other side has finished, the stream has failed, or the owner of a borrowed descriptor has
+    /// closed it.
     Ended(Token, io::Result<()>),
     /// There is room to send again.
     Sendable(Token),

@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use super::{Intake, Sending};
 use crate::{
-    Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Mode, Outbox,
-    Socket, Space, Splice, StreamKind, Token,
+    Accepted, Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Mode,
+    Outbox, Socket, Space, Splice, StreamKind, Token,
 };
 
 /// Reports the readiness of descriptors that belong to somebody else.
@@ -37,11 +37,23 @@ pub trait ListenEngine {
     /// Listens on `address` and starts to accept.
     fn listen(&mut self, token: Token, address: &Address, options: &ListenOptions) -> io::Result<()>;
 
-    /// Takes over a listening socket and starts to accept.
+    /// Takes over a listening socket and starts to accept. A [borrowed](Socket::borrowed) one is never closed, and
+    /// [ends](super::Event::Ended) with an error when its owner has closed it, if the engine can tell.
     fn adopt_listener(&mut self, token: Token, socket: Socket) -> io::Result<()>;
 
     /// Pauses or resumes accepting.
     fn accept(&mut self, token: Token, intake: Intake) -> io::Result<()>;
+
+    /// Leaves connections in the backlog until they are fetched: while the listener accepts,
+    /// [`Event::Receivable`](super::Event::Receivable) reports them in each turn instead of
+    /// [`Event::Accepted`](super::Event::Accepted), and [`accept_one`](ListenEngine::accept_one) fetches one.
+    ///
+    /// An engine that accepts on its own answers [`Unsupported`](io::ErrorKind::Unsupported), and nothing changes.
+    fn accept_manually(&mut self, token: Token) -> io::Result<()>;
+
+    /// Accepts one connection on a listener that [accepts manually](ListenEngine::accept_manually). Fails like the system
+    /// call: with [`WouldBlock`](io::ErrorKind::WouldBlock) if none is waiting.
+    fn accept_one(&mut self, token: Token) -> io::Result<Accepted>;
 
     /// Checks all accepting listeners for connections now instead of at the next wait, so that a long turn does not keep new
     /// connections waiting. The events come out of [`next`](super::Engine::next). An engine that is notified of connections
@@ -90,8 +102,8 @@ pub trait StreamEngine {
     /// answers [`Unsupported`](io::ErrorKind::Unsupported): then use [`send`](StreamEngine::send).
     fn send_now(&mut self, token: Token, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Starts or stops reporting room to send with [`Event::Sendable`](super::Event::Sendable) in each turn, although nothing is
-    /// queued. A stream that is busy reports it anyway. An engine that cannot tell answers
+    /// Starts or stops reporting room to send on a stream or datagram socket with [`Event::Sendable`](super::Event::Sendable) in
+    /// each turn, although nothing is queued. A source that is busy reports it anyway. An engine that cannot tell answers
     /// [`Unsupported`](io::ErrorKind::Unsupported).
     fn report_room(&mut self, token: Token, report: bool) -> io::Result<()>;
 
@@ -133,11 +145,32 @@ pub trait DatagramEngine {
     /// Opens a datagram socket that exchanges datagrams with `address` only.
     fn connect_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()>;
 
-    /// Takes over a bound or connected datagram socket.
+    /// Takes over a bound or connected datagram socket. A [borrowed](Socket::borrowed) one is never closed.
     fn adopt_datagrams(&mut self, token: Token, socket: Socket) -> io::Result<()>;
 
     /// Starts or stops receiving. Datagrams that were in flight may still come out after a stop.
     fn receive_datagrams(&mut self, token: Token, intake: Intake) -> io::Result<()>;
+
+    /// Leaves datagrams where they are until they are fetched: while the socket receives,
+    /// [`Event::Receivable`](super::Event::Receivable) reports them in each turn instead of
+    /// [`Event::Datagram`](super::Event::Datagram), and
+    /// [`receive_datagram_into`](DatagramEngine::receive_datagram_into) fetches one. Errors are found in the same way.
+    ///
+    /// From then on, a datagram for which the receiver has no room is not dropped but waits.
+    ///
+    /// An engine that receives on its own answers [`Unsupported`](io::ErrorKind::Unsupported), and nothing changes.
+    fn receive_datagrams_manually(&mut self, token: Token) -> io::Result<()>;
+
+    /// Receives one datagram into `space`. Returns its length and its sender, if that has an address. Bytes that do not fit are
+    /// lost. Fails with [`WouldBlock`](io::ErrorKind::WouldBlock) if none has arrived. The socket must
+    /// [receive manually](DatagramEngine::receive_datagrams_manually).
+    fn receive_datagram_into(&mut self, token: Token, space: &mut Space<'_>) -> io::Result<(usize, Option<Address>)>;
+
+    /// Sends one datagram, and fails like the system call: with [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no room.
+    ///
+    /// An engine that cannot send before it returns answers [`Unsupported`](io::ErrorKind::Unsupported): then use
+    /// [`send_datagrams`](DatagramEngine::send_datagrams).
+    fn send_datagram_now(&mut self, token: Token, to: Option<&Address>, bytes: &[u8]) -> io::Result<()>;
 
     /// Sends as many datagrams of the outbox as it can and removes them from there.
     ///

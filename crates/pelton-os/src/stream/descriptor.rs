@@ -85,7 +85,7 @@ impl Descriptor {
         Descriptor::open(Held::Borrowed { owner, number, own: None })
     }
 
-    /// Borrows a stream socket. Unlike [`borrowed`](Descriptor::borrowed), it makes no system call.
+    /// Borrows a socket. Unlike [`borrowed`](Descriptor::borrowed), it makes no system call.
     pub(crate) fn borrowed_socket(owner: Box<dyn DescriptorOwner>) -> io::Result<Descriptor> {
         let fd = owner.descriptor().ok_or_else(closed_by_owner)?;
         #[cfg(target_vendor = "apple")]
@@ -99,6 +99,17 @@ impl Descriptor {
             was_blocking: true,
             borrowed_flag: None,
         })
+    }
+
+    /// Borrows a listening socket. No flag of `accept` keeps it from blocking, so the mode of the socket changes while it is
+    /// borrowed.
+    pub(crate) fn borrowed_listener(owner: Box<dyn DescriptorOwner>) -> io::Result<Descriptor> {
+        let mut descriptor = Descriptor::borrowed_socket(owner)?;
+        let fd = descriptor.fd()?;
+        if let NonBlocking::Set(flag) = nonblocking::make(fd, Nature::Socket, rustix::fs::fcntl_getfl(fd)?)? {
+            descriptor.borrowed_flag = Some(flag);
+        }
+        Ok(descriptor)
     }
 
     fn open(mut held: Held) -> io::Result<Descriptor> {
@@ -173,13 +184,12 @@ impl Descriptor {
         if self.nature == Nature::Socket {
             return super::receive_into(fd, spaces, RecvFlags::DONTWAIT);
         }
+        if self.kind == StreamKind::WriteOnly {
+            return if self.has_lost_reader() { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        }
         // One call fills one space.
         let Some(space) = spaces.first_mut() else { return Ok(0) };
-        match rustix::io::read(fd, space.memory()) {
-            // The other side of a pseudo-terminal is gone, or the line was hung up.
-            Err(Errno::IO) if self.nature == Nature::Terminal => Ok(0),
-            outcome => Ok(outcome?.0.len()),
-        }
+        Ok(rustix::io::read(fd, space.memory())?.0.len())
     }
 
     /// Returns whether nobody reads any more what is written.

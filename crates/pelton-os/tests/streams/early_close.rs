@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write, pipe};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
@@ -215,4 +215,68 @@ fn a_descriptor_that_is_closed_before_it_is_adopted_is_refused() {
         object.close();
         assert!(engine.adopt(token(1), Socket::borrowed(object)).is_err());
     });
+}
+
+#[test]
+fn a_listener_that_its_owner_has_closed_accepts_nothing_and_ends() {
+    let _alone = alone();
+    on_every_engine(|kind, engine| {
+        let ours = UnixListener::bind(scratch("closed")).unwrap();
+        let object = Object::new(ours);
+        engine.adopt_listener(token(1), Socket::borrowed(object.clone())).unwrap();
+        engine.accept_manually(token(1)).unwrap();
+        assert!(turn(engine, 0).is_empty());
+        let number = object.number();
+        object.close();
+        // The number belongs to another listener now.
+        let path = scratch("other");
+        let other = UnixListener::bind(&path).unwrap();
+        assert_eq!(other.as_raw_fd(), number);
+        let _peer = UnixStream::connect(&path).unwrap();
+        let error = engine.accept_one(token(1)).unwrap_err();
+        assert!(error.to_string().contains("the owner of the descriptor has closed it"), "{kind}: {error}");
+        let reported = turn(engine, 0);
+        assert!(reported.len() <= 1, "{kind}: {reported:?}");
+        let _ = engine.forget(token(1));
+        // The new listener can be used, and its connection was not taken.
+        engine.adopt_listener(token(2), Socket::borrowed(other)).unwrap();
+        let found = turn(engine, 1);
+        assert!(matches!(found[..], [Event::Accepted(..)]), "{kind}: {found:?}");
+        let _ = engine.forget(token(2));
+        std::fs::remove_file(&path).unwrap();
+    });
+    std::fs::remove_file(path_of("closed")).unwrap();
+}
+
+#[test]
+fn datagrams_are_neither_sent_nor_received_after_the_owner_has_closed() {
+    let _alone = alone();
+    on_every_engine(|kind, engine| {
+        let (ours, _theirs) = UnixDatagram::pair().unwrap();
+        let object = Object::new(ours);
+        engine.adopt_datagrams(token(1), Socket::borrowed(object.clone())).unwrap();
+        engine.receive_datagrams_manually(token(1)).unwrap();
+        let number = object.number();
+        object.close();
+        let (other, reads_other) = UnixDatagram::pair().unwrap();
+        assert_eq!(other.as_raw_fd(), number);
+        reads_other.send(b"for another").unwrap();
+        let error = engine.send_datagram_now(token(1), None, b"secret").unwrap_err();
+        assert!(error.to_string().contains("the owner of the descriptor has closed it"), "{kind}: {error}");
+        let mut memory = [0; 20];
+        let mut space = pelton_os::Space::from(&mut memory[..]);
+        assert!(engine.receive_datagram_into(token(1), &mut space).is_err());
+        let _ = engine.forget(token(1));
+        assert_eq!(other.recv(&mut memory).unwrap(), 11, "{kind}: it was not taken");
+    });
+}
+
+fn path_of(name: &str) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("pelton-early-close-{}-{name}", std::process::id()))
+}
+
+fn scratch(name: &str) -> std::path::PathBuf {
+    let path = path_of(name);
+    let _ = std::fs::remove_file(&path);
+    path
 }

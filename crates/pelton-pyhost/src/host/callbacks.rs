@@ -19,7 +19,7 @@ pub(crate) struct Finished {
 impl Finished {
     fn __call__(&self, py: Python<'_>, future: &Bound<'_, PyAny>) {
         let entry = self.home.waiting.lock().remove(&self.number);
-        let Some(Waiting { completion, timer, keep_exception, as_object, .. }) = entry else {
+        let Some(Waiting { completion, timer, options, .. }) = entry else {
             // The task timed out before. Retrieve the exception, because asyncio logs exceptions that are never
             // retrieved.
             let cancelled = future.call_method0("cancelled").and_then(|cancelled| cancelled.is_truthy());
@@ -36,7 +36,8 @@ impl Finished {
             super::interpreter::take_back_interrupt(py, thread);
         }
         // SAFETY: the future is alive and the lock is held, as `Bound` shows.
-        completion.settle(unsafe { outcome_of(py, future.as_ptr(), keep_exception, as_object) });
+        let outcome = unsafe { outcome_of(py, future.as_ptr(), options, &completion) };
+        completion.settle(outcome);
         self.home.look_if_closing();
     }
 }

@@ -7,6 +7,8 @@ use pelton_os::{Time, clock};
 
 use super::batch::BatchState;
 use super::call::Target;
+use super::foreign::ForeignTask;
+use super::loops::HostedLoop;
 use super::reply::{Outcome, Slot};
 use super::stream::StreamState;
 use super::{Call, TaskError};
@@ -62,13 +64,22 @@ pub(crate) struct Request {
     pub(crate) deadline: Option<Time>,
     /// The namespace used as `__main__`; 0 for Python's own.
     pub(crate) namespace: u64,
+    /// The table with the namespace, if it belongs to another thread.
+    pub(crate) elsewhere: Option<Arc<HostedLoop>>,
     pub(crate) tag: Tag,
 }
 
 impl Request {
     pub(crate) fn new(call: Call, namespace: u64) -> Request {
         let deadline = call.timeout.map(|timeout| clock::now() + timeout);
-        Request { call: Mutex::new(Some(call)), deadline, namespace, tag: Tag::default() }
+        Request { call: Mutex::new(Some(call)), deadline, namespace, elsewhere: None, tag: Tag::default() }
+    }
+
+    /// Like `new`, for a thread other than the namespace's own.
+    pub(crate) fn with_namespace_of(home: &Arc<HostedLoop>, call: Call, namespace: u64) -> Request {
+        let mut request = Request::new(call, namespace);
+        request.elsewhere = Some(home.clone());
+        request
     }
 
     /// Takes the call, if it has not been taken.
@@ -112,6 +123,8 @@ pub(crate) enum To {
     Batch(Arc<BatchState>, u32),
     /// The end of a stream.
     Stream(Arc<StreamState>),
+    /// A task that converts its own data.
+    Foreign(Arc<ForeignTask>),
 }
 
 impl Completion {
@@ -126,6 +139,7 @@ impl Completion {
             To::Reply(slot) => &slot.request,
             To::Batch(batch, index) => batch.request(*index),
             To::Stream(stream) => &stream.request,
+            To::Foreign(task) => &task.request,
         }
     }
 
@@ -140,6 +154,7 @@ impl Completion {
             To::Nobody(request) => Arc::into_inner(request)?.take()?,
             To::Reply(slot) => Arc::into_inner(slot)?.request.take()?,
             To::Stream(stream) => Arc::into_inner(stream)?.request.take()?,
+            To::Foreign(task) => task.request.take()?,
             To::Batch(..) => return None,
         })
     }
@@ -147,6 +162,12 @@ impl Completion {
     /// Returns the stream that the task feeds.
     pub(crate) fn stream(&self) -> Option<&Arc<StreamState>> {
         if let Some(To::Stream(stream)) = &self.0 { Some(stream) } else { None }
+    }
+
+    /// Returns the task, if it converts its own data.
+    #[inline]
+    pub(crate) fn foreign(&self) -> Option<&Arc<ForeignTask>> {
+        if let Some(To::Foreign(task)) = &self.0 { Some(task) } else { None }
     }
 
     #[inline]
@@ -167,6 +188,7 @@ fn tell(to: To, outcome: Outcome) {
         To::Reply(slot) => slot.answer.settle(outcome),
         To::Batch(batch, index) => batch.settle(index, outcome),
         To::Stream(stream) => stream.end(outcome.map(drop)),
+        To::Foreign(task) => task.settle(outcome),
     }
 }
 

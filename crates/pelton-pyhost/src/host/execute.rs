@@ -12,6 +12,7 @@ use super::TaskError;
 use super::call::{Call, Name, Target};
 use super::callables::Callables;
 use super::completion::{CANCEL, Completion, INTERRUPT, Request, Tag};
+use super::foreign::{ArgumentList, ForeignTask};
 use super::interpreter::{self, known};
 use super::loops::{Executor, HostedLoop};
 use super::namespaces::Namespaces;
@@ -34,14 +35,20 @@ pub(crate) struct Place {
     pub(crate) namespaces: Namespaces,
 }
 
+/// A namespace: its table, and its number there.
+struct Space {
+    namespaces: Namespaces,
+    number: u64,
+}
+
 impl Place {
     /// Starts a task.
     ///
     /// # Safety
-    /// The lock is held, and `loop_` is the loop that runs on this thread.
+    /// The lock is held, and `loop_` is the loop that runs on this thread, or null for a thread without one.
     pub(crate) unsafe fn start(&mut self, py: Python<'_>, loop_: *mut PyObject, completion: Completion) {
         let request = completion.request();
-        let Request { deadline, namespace, tag, .. } = request;
+        let Request { deadline, namespace, elsewhere, tag, .. } = request;
         if tag.is_wanted(CANCEL) || self.home.cancelling.load(Ordering::Relaxed) {
             return completion.settle(Err(TaskError::Cancelled));
         }
@@ -49,12 +56,14 @@ impl Place {
             return completion.settle(Err(TaskError::TimedOut));
         }
         let Some(call) = request.take() else { return };
+        let namespaces = elsewhere.as_ref().map_or_else(|| self.namespaces.clone(), |home| home.namespaces.clone());
+        let space = Space { namespaces, number: *namespace };
         let options =
             ResultOptions { deadline: *deadline, keep_exception: call.keep_exception, as_object: call.as_object };
         // SAFETY: the caller holds the lock, and `loop_` is the loop of this thread.
         unsafe {
             if call.on_worker {
-                let prepared = self.prepare(py, &call, *namespace);
+                let prepared = self.prepare(py, &call, &space, completion.foreign());
                 request.put_back(call);
                 return match prepared {
                     Ok((function, args, keywords)) => {
@@ -71,7 +80,8 @@ impl Place {
                 };
             }
             let home = self.home.clone();
-            let returned = executing(py, &home.executor, tag, || self.call(py, &call, *namespace));
+            let foreign = completion.foreign();
+            let returned = executing(py, &home.executor, tag, || self.call(py, &call, &space, foreign));
             request.put_back(call);
             match returned {
                 Ok(object) => settle(py, loop_, &home, object, options, completion),
@@ -80,19 +90,32 @@ impl Place {
         }
     }
 
-    unsafe fn call(&mut self, py: Python<'_>, call: &Call, namespace: u64) -> std::result::Result<Owned, Failure> {
+    unsafe fn call(
+        &mut self,
+        py: Python<'_>,
+        call: &Call,
+        space: &Space,
+        foreign: Option<&Arc<ForeignTask>>,
+    ) -> std::result::Result<Owned, Failure> {
         // SAFETY: the caller holds the lock.
         unsafe {
             let function = match &call.target {
                 Target::Function(module, function) => {
-                    let namespace = self.namespaces.get(py, namespace)?;
+                    let namespace = space.namespaces.get(py, space.number)?;
                     self.callables.find(py, module, function, namespace)?
                 }
                 Target::Object(object) => Owned::new_reference(object.as_ptr()),
-                Target::Exec(source) => return Ok(self.run_source(py, source, ffi::Py_file_input, namespace)?),
-                Target::Eval(source) => return Ok(self.run_source(py, source, ffi::Py_eval_input, namespace)?),
+                Target::Exec(source) => return Ok(run_source(py, source, ffi::Py_file_input, space)?),
+                Target::Eval(source) => return Ok(run_source(py, source, ffi::Py_eval_input, space)?),
             };
-            call_with(py, &function, &call.args, &call.keywords)
+            match foreign {
+                None => call_with(py, &function, &call.args, &call.keywords),
+                Some(task) => {
+                    let returned = arguments(py, call, task).and_then(|mut list| list.call(function.as_ptr()));
+                    let returned = returned.map_err(|error| error.restore(py));
+                    Ok(Owned::returned(returned.map_or(null_mut(), Bound::into_ptr))?)
+                }
+            }
         }
     }
 
@@ -101,7 +124,8 @@ impl Place {
         &mut self,
         py: Python<'_>,
         call: &Call,
-        namespace: u64,
+        space: &Space,
+        foreign: Option<&Arc<ForeignTask>>,
     ) -> std::result::Result<Prepared, Failure> {
         let Call { target, args, keywords, .. } = call;
         // SAFETY: the caller holds the lock. The tuple takes over the references to its items.
@@ -109,18 +133,28 @@ impl Place {
             let own = |object: Owned| Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind();
             let (function, first) = match target {
                 Target::Function(module, function) => {
-                    let namespace = self.namespaces.get(py, namespace)?;
+                    let namespace = space.namespaces.get(py, space.number)?;
                     (self.callables.find(py, module, function, namespace)?, None)
                 }
                 Target::Object(object) => (Owned::new_reference(object.as_ptr()), None),
                 Target::Exec(source) | Target::Eval(source) => {
                     let name = if matches!(target, Target::Exec(_)) { c"exec" } else { c"eval" };
                     let function = ffi::PyDict_GetItemString(known().builtins.as_ptr(), name.as_ptr());
-                    let namespace = Owned::new_reference(self.namespaces.get_or_main(py, namespace)?);
+                    let namespace = Owned::new_reference(space.namespaces.get_or_main(py, space.number)?);
                     let source = value::to_pointer(&Value::Str(source.to_string()))?;
                     (Owned::new_reference(function), Some([source, namespace]))
                 }
             };
+            if first.is_none()
+                && let Some(task) = foreign
+            {
+                let packed = arguments(py, call, task).and_then(|list| list.packed());
+                let (tuple, dictionary) = packed.map_err(|error| {
+                    error.restore(py);
+                    Failure::Raised
+                })?;
+                return Ok((own(function), tuple, dictionary));
+            }
             let tuple = Owned::returned(ffi::PyTuple_New((args.len() + if first.is_some() { 2 } else { 0 }) as _))?;
             let mut index = 0;
             for object in first.into_iter().flatten() {
@@ -145,24 +179,41 @@ impl Place {
             Ok((own(function), own(tuple), dictionary))
         }
     }
+}
 
-    /// Runs source code in a namespace.
-    unsafe fn run_source(&mut self, py: Python<'_>, source: &str, kind: i32, namespace: u64) -> Result<Owned> {
-        // SAFETY: the caller holds the lock. An owned reference keeps the dictionary alive, because the code may
-        // drop the namespace.
-        unsafe {
-            let namespace = Owned::new_reference(self.namespaces.get_or_main(py, namespace)?);
-            let Ok(source) = std::ffi::CString::new(source) else {
-                return Err(pelton_cpython::call::raise::<pyo3::exceptions::PyValueError>(
-                    py,
-                    "source code string cannot contain null bytes",
-                ));
-            };
-            let code = ffi::Py_CompileString(source.as_ptr(), c"<string>".as_ptr(), kind);
-            let code = Owned::returned(code)?;
-            Owned::returned(ffi::PyEval_EvalCode(code.as_ptr(), namespace.as_ptr(), namespace.as_ptr()))
-        }
+/// Runs source code in a namespace.
+unsafe fn run_source(py: Python<'_>, source: &str, kind: i32, space: &Space) -> Result<Owned> {
+    // SAFETY: the caller holds the lock. An owned reference keeps the dictionary alive, because the code may
+    // drop the namespace.
+    unsafe {
+        let namespace = Owned::new_reference(space.namespaces.get_or_main(py, space.number)?);
+        let Ok(source) = std::ffi::CString::new(source) else {
+            return Err(pelton_cpython::call::raise::<pyo3::exceptions::PyValueError>(
+                py,
+                "source code string cannot contain null bytes",
+            ));
+        };
+        let code = ffi::Py_CompileString(source.as_ptr(), c"<string>".as_ptr(), kind);
+        let code = Owned::returned(code)?;
+        Owned::returned(ffi::PyEval_EvalCode(code.as_ptr(), namespace.as_ptr(), namespace.as_ptr()))
     }
+}
+
+/// Returns the arguments of a task that converts its own.
+fn arguments<'py>(py: Python<'py>, call: &Call, task: &ForeignTask) -> PyResult<ArgumentList<'py>> {
+    let mut list = ArgumentList::new(py);
+    for (index, value) in call.args.iter().enumerate() {
+        list.push(value.to_python(py).map_err(|error| error.within(format!("args[{index}]")))?);
+    }
+    match task.with(|foreign| foreign.arguments(&mut list)) {
+        Some(outcome) => outcome?,
+        None => return Err(pyo3::exceptions::PyRuntimeError::new_err("the loop of the task was given up")),
+    }
+    for (name, value) in &call.keywords {
+        let value = value.to_python(py).map_err(|error| error.within(name.to_string()))?;
+        list.keyword(pyo3::types::PyString::new(py, name), value);
+    }
+    Ok(list)
 }
 
 /// Why a call returned nothing.

@@ -96,7 +96,7 @@ impl Intake for Inbox {
     fn has_work(&mut self) -> bool {
         let activity = &self.place.home.activity;
         activity.store(activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        !self.fetched.is_empty() || !self.receiver.is_empty()
+        !self.fetched.is_empty() || !self.receiver.is_empty() || self.home().deliveries.any()
     }
 
     fn sleep(&mut self) -> bool {
@@ -184,6 +184,10 @@ impl Intake for Inbox {
         counters.batches.store(counters.batches.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         counters.tasks.store(counters.tasks.load(Ordering::Relaxed) + begun as u64, Ordering::Relaxed);
         self.home().counters.namespaces.store(self.place.namespaces.len(), Ordering::Relaxed);
+        if self.home().deliveries.any() {
+            let home = self.home().clone();
+            py.detach(|| home.deliveries.flush());
+        }
         if self.is_finished() {
             hosting::stop(its_loop);
         }

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi::{self, PyObject};
@@ -45,6 +46,7 @@ pub(crate) struct HostKnown {
     pub(crate) run: Py<PyAny>,
     pub(crate) finish: Py<PyAny>,
     pub(crate) stack_of: Py<PyAny>,
+    pub(crate) complete: Py<PyAny>,
     interrupted: Py<PyAny>,
 }
 
@@ -129,6 +131,7 @@ fn look_up(py: Python<'_>, host: &Bound<'_, PyModule>) -> PyResult<HostKnown> {
         run: get("run")?,
         finish: get("finish")?,
         stack_of: get("stack_of")?,
+        complete: get("complete")?,
         interrupted: get("Interrupted")?,
     })
 }
@@ -137,6 +140,19 @@ fn look_up(py: Python<'_>, host: &Bound<'_, PyModule>) -> PyResult<HostKnown> {
 pub(crate) fn raise_in(py: Python<'_>, thread: u64) -> bool {
     // SAFETY: the lock is held, as `py` shows. The number of a thread that no longer exists has no effect.
     unsafe { ffi::PyThreadState_SetAsyncExc(thread as _, known().interrupted.bind(py).as_ptr()) == 1 }
+}
+
+/// Interrupts the call that a thread is making, if any. Returns whether there is one.
+pub(crate) fn interrupt(executor: &super::loops::Executor) -> bool {
+    attach(|py| {
+        let tag = executor.task.load(Ordering::Relaxed) as *const super::completion::Tag;
+        if tag.is_null() {
+            return false;
+        }
+        // SAFETY: the address is removed, with the lock held, before the tag is dropped. This thread has the lock.
+        unsafe { (*tag).want(super::completion::INTERRUPT) };
+        raise_in(py, executor.thread.load(Ordering::Relaxed))
+    })
 }
 
 /// Withdraws an interruption that has not been raised yet.

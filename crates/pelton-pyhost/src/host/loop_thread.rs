@@ -10,14 +10,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::callables::Callables;
 use super::config::Config;
+use super::current;
 use super::error::StartError;
-use super::execute::Place;
 use super::inbox::Inbox;
 use super::interpreter::{self, known};
-use super::loops::{HostedLoop, Message};
-use super::namespaces::Namespaces;
+use super::loops::{HostedLoop, Message, Wakes};
 use super::workers::Workers;
 use pelton_asyncio::hosting;
 
@@ -46,14 +44,9 @@ pub(crate) fn start(
     thread.spawn(move || {
         let index = home.index;
         let abandoned = interpreter::attach(|py| {
-            let place = Place {
-                home: home.clone(),
-                workers,
-                callables: Callables::default(),
-                namespaces: Namespaces::default(),
-            };
+            let place = current::become_thread_of(&home, workers);
             let inbox = Inbox::new(receiver, batch, spin, place);
-            match make_loop(py, &home, inbox) {
+            let abandoned = match make_loop(py, &home, inbox) {
                 Ok(its_loop) => {
                     // A failure means that the host was dropped meanwhile.
                     let _ = started.send(Ok(()));
@@ -63,8 +56,11 @@ pub(crate) fn start(
                     let _ = started.send(Err(interpreter::describe(py, &error, false)));
                     0
                 }
-            }
+            };
+            current::leave();
+            abandoned
         });
+        home.deliveries.close();
         let _ = ended.send(Ended { index, abandoned });
     })?;
     match start.recv() {
@@ -75,7 +71,7 @@ pub(crate) fn start(
 
 fn make_loop<'py>(py: Python<'py>, home: &Arc<HostedLoop>, inbox: Inbox) -> PyResult<Bound<'py, PyAny>> {
     let its_loop = py.import("pelton")?.call_method0("new_event_loop")?;
-    let _ = home.wakes.set(hosting::set_intake(&its_loop, Box::new(inbox))?);
+    let _ = home.wakes.set(Wakes::Loop(hosting::set_intake(&its_loop, Box::new(inbox))?));
     // SAFETY: this has no preconditions.
     home.executor.thread.store(unsafe { ffi::PyThread_get_thread_ident() } as u64, Ordering::Relaxed);
     let _ = home.thread.set(std::thread::current().id());

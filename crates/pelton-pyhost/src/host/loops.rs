@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::ThreadId;
+use std::thread::{Thread, ThreadId};
 
 use pelton::Handle;
 use pelton_sync::{PushError, Pushed, Receiver, Sender, queue};
@@ -14,7 +14,9 @@ use super::batch::{BatchState, Portion};
 use super::call::Call;
 use super::completion::{CANCEL, Completion, INTERRUPT, Tag};
 use super::error::RefusalKind;
+use super::foreign::Deliveries;
 use super::lock_order::{self, Rank, Ranked};
+use super::namespaces::Namespaces;
 use super::waiters::Waiters;
 
 /// A message in a loop's queue.
@@ -55,8 +57,15 @@ pub(crate) struct Waiting {
     pub(crate) future: Py<PyAny>,
     /// The `TimerHandle` of its deadline.
     pub(crate) timer: Option<Py<PyAny>>,
-    pub(crate) keep_exception: bool,
-    pub(crate) as_object: bool,
+    pub(crate) options: super::returned::ResultOptions,
+}
+
+/// How to wake a thread that waits for messages.
+pub(crate) enum Wakes {
+    /// A loop, which sleeps in its reactor.
+    Loop(Handle),
+    /// A worker, which is parked.
+    Thread(Thread),
 }
 
 /// A thread that calls Python, and its current task.
@@ -77,8 +86,8 @@ pub(crate) struct HostedLoop {
     bound: usize,
     /// The maximum number of tasks that a loop starts in one turn.
     batch: usize,
-    /// Wakes the loop. Set before the loop first runs, so before other threads see it.
-    pub(crate) wakes: OnceLock<Handle>,
+    /// Wakes the thread. Set before it first runs, so before other threads see it.
+    pub(crate) wakes: OnceLock<Wakes>,
     pub(crate) thread: OnceLock<ThreadId>,
     /// The keywords for creating tasks.
     pub(crate) task_keywords: OnceLock<Py<PyDict>>,
@@ -86,10 +95,16 @@ pub(crate) struct HostedLoop {
     pub(crate) closing: AtomicBool,
     /// Queued tasks are not started any more either.
     pub(crate) cancelling: AtomicBool,
+    /// The thread has sent its last message.
+    pub(crate) ended: AtomicBool,
     /// Waiting tasks, by number.
     pub(crate) waiting: Ranked<HashMap<u64, Waiting>>,
     /// Threads and futures that wait for tasks.
     pub(crate) waiters: Waiters,
+    /// The namespaces that belong to this thread.
+    pub(crate) namespaces: Namespaces,
+    /// Ended tasks whose callbacks have not been called yet.
+    pub(crate) deliveries: Deliveries,
     pub(crate) numbers: AtomicU64,
     /// Increases with everything that the loop starts; and whether the loop sleeps.
     pub(crate) activity: AtomicU64,
@@ -139,8 +154,11 @@ impl HostedLoop {
             task_keywords: OnceLock::new(),
             closing: AtomicBool::new(false),
             cancelling: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             waiting: Ranked::new(Rank::Loop, HashMap::new()),
             waiters: Waiters::new(),
+            namespaces: Namespaces::default(),
+            deliveries: Deliveries::new(),
             numbers: AtomicU64::new(0),
             activity: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
@@ -223,8 +241,10 @@ impl HostedLoop {
     fn wake_after(&self, pushed: Pushed) {
         if pushed == Pushed::ReceiverSleeps {
             self.counters.wakeups.fetch_add(1, Ordering::Relaxed);
-            if let Some(handle) = self.wakes.get() {
-                handle.wake();
+            match self.wakes.get() {
+                Some(Wakes::Loop(handle)) => handle.wake(),
+                Some(Wakes::Thread(thread)) => thread.unpark(),
+                None => {}
             }
         }
     }
@@ -239,6 +259,11 @@ impl HostedLoop {
         let running = usize::from(self.executor.task.load(Ordering::Relaxed) != 0);
         let on_workers = self.on_workers.load(Ordering::Relaxed);
         self.queued() + self.fetched.load(Ordering::Relaxed) + running + self.waiting.lock().len() + on_workers
+    }
+
+    /// Returns whether the thread has ended, so that it sends no message any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     pub(crate) fn next_number(&self) -> u64 {

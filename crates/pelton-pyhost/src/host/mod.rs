@@ -33,8 +33,10 @@
 //! | `call.rs`, `submit.rs`, `loops.rs` | calls, and submitting them to a loop |
 //! | `inbox.rs`, `execute.rs`, `callables.rs`, `returned.rs`, `callbacks.rs` | the loop's side: batches, calls, results |
 //! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `waiters.rs`, `error.rs` | outcomes and their recipients |
+//! | `foreign.rs` | tasks of other runtimes, with their own values; completion callbacks |
 //! | `namespace.rs`, `namespaces.rs` | isolated namespaces: the handle, and a loop's table of them |
 //! | `workers.rs` | threads for blocking functions |
+//! | `thread.rs`, `worker.rs`, `current.rs`, `inner.rs` | handles of threads, threads without a loop, the current thread, calls inside others |
 //! | `loop_thread.rs`, `shutdown.rs`, `watchdog.rs` | a loop's thread, its end, and reports of blocked loops |
 //! | `lock_order.rs` | the lock order, checked in debug builds |
 
@@ -44,9 +46,12 @@ mod callables;
 mod callbacks;
 mod completion;
 mod config;
+mod current;
 mod error;
 mod execute;
+mod foreign;
 mod inbox;
+mod inner;
 mod interpreter;
 mod lock_order;
 mod loop_thread;
@@ -59,13 +64,15 @@ mod returned;
 mod shutdown;
 mod stream;
 mod submit;
+mod thread;
 mod waiters;
 mod watchdog;
+mod worker;
 mod workers;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -73,12 +80,16 @@ pub use batch::{Batch, PartlyRefused};
 pub use call::{Arguments, Call, Keywords, Name};
 pub use config::Config;
 pub use error::{Exception, RefusalKind, Refused, StartError, TaskError};
+pub use foreign::{ArgumentList, Foreign, RefusedTask, Submitted};
 pub use namespace::Namespace;
 pub use reply::{Outcome, Reply};
 pub use shutdown::Remains;
 pub use stream::Stream;
+pub use thread::PythonThread;
 pub use watchdog::Stall;
+pub use worker::Worker;
 
+pub(crate) use inner::{InnerTask, current_thread, inner_call, prepare_inner};
 use lock_order::{Rank, Ranked};
 use loop_thread::Ended;
 use loops::HostedLoop;
@@ -104,9 +115,24 @@ pub struct Host {
 struct Inner {
     loops: Vec<Arc<HostedLoop>>,
     workers: Arc<Workers>,
+    /// The threads started by `worker`, and what new ones need.
+    pinned: Mutex<Pinned>,
     /// Receives a message for each loop that has ended. `None` once a shutdown has taken it.
     ended: Mutex<Option<Receiver<Ended>>>,
     watchdog: Mutex<Option<Watchdog>>,
+}
+
+/// The threads that programs started for themselves.
+struct Pinned {
+    homes: Vec<Arc<HostedLoop>>,
+    /// Number of the next one. They follow those of the loops.
+    next: usize,
+    /// `None` once a shutdown has begun.
+    ending: Option<Sender<Ended>>,
+    queue_bound: usize,
+    batch: usize,
+    stack: usize,
+    executors: Arc<Ranked<Vec<Arc<loops::Executor>>>>,
 }
 
 /// Whether a host is running.
@@ -141,8 +167,22 @@ impl Host {
         let executors = Arc::new(Ranked::new(Rank::Loop, Vec::new()));
         let workers = Workers::new((config.workers, config.stack), config.queue_bound, executors.clone());
         let (ending, ended) = std::sync::mpsc::channel();
-        let mut shared =
-            Inner { loops: Vec::new(), workers, ended: Mutex::new(Some(ended)), watchdog: Mutex::new(None) };
+        let pinned = Pinned {
+            homes: Vec::new(),
+            next: config.loops,
+            ending: Some(ending.clone()),
+            queue_bound: config.queue_bound,
+            batch: config.batch,
+            stack: config.stack,
+            executors: executors.clone(),
+        };
+        let mut shared = Inner {
+            loops: Vec::new(),
+            workers,
+            pinned: Mutex::new(pinned),
+            ended: Mutex::new(Some(ended)),
+            watchdog: Mutex::new(None),
+        };
         // From here on, dropping `shared` ends everything that was started, if the rest fails.
         std::mem::forget(running);
         for index in 0..config.loops {
@@ -174,6 +214,47 @@ impl Host {
     /// Submits a call to the loop of the calling thread.
     pub fn submit(&self, call: Call) -> Result<Reply, Refused> {
         submit::reply(self.home(), 0, call)
+    }
+
+    /// Returns the loop with this number, modulo the number of loops.
+    pub fn thread(&self, index: usize) -> PythonThread {
+        PythonThread { home: self.shared.loops[index % self.shared.loops.len()].clone() }
+    }
+
+    /// Submits a call to the loop with this number, modulo the number of loops.
+    pub fn submit_on(&self, index: usize, call: Call) -> Result<Reply, Refused> {
+        self.thread(index).submit(call)
+    }
+
+    /// Creates a namespace on the loop with this number, modulo the number of loops.
+    pub fn namespace_on(&self, index: usize) -> Namespace {
+        self.thread(index).namespace()
+    }
+
+    /// Returns the number of loops.
+    pub fn loops(&self) -> usize {
+        self.shared.loops.len()
+    }
+
+    /// Submits a call whose outcome is passed to a closure. See
+    /// [`PythonThread::submit_with`](PythonThread::submit_with).
+    pub fn submit_with(&self, call: Call, then: impl FnOnce(Outcome) + Send + 'static) -> Result<Submitted, Refused> {
+        PythonThread { home: self.home().clone() }.submit_with(call, then)
+    }
+
+    /// Starts a thread that runs Python one call after the other, without a running loop. See [`Worker`].
+    pub fn worker(&self) -> Result<Worker, StartError> {
+        let mut pinned = self.shared.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ending) = pinned.ending.clone() else { return Err(StartError::Setting("the host has shut down")) };
+        let index = pinned.next;
+        pinned.next += 1;
+        let sizes = (pinned.queue_bound, pinned.batch);
+        let (home, receiver) = HostedLoop::new(index, sizes, pinned.executors.clone());
+        worker::start(home.clone(), receiver, self.shared.workers.clone(), (pinned.batch, pinned.stack), ending)?;
+        // Workers that have ended need no shutdown.
+        pinned.homes.retain(|other| !other.waiters.is_gone() && !other.has_ended());
+        pinned.homes.push(home.clone());
+        Ok(Worker { thread: PythonThread { home } })
     }
 
     /// Calls a function or coroutine and waits for its outcome.
@@ -257,7 +338,13 @@ impl Inner {
         let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Remains::default();
         };
-        let remains = shutdown::shut_down(&self.loops, &self.workers, &ended, deadline);
+        let mut threads = self.loops.clone();
+        {
+            let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+            pinned.ending = None;
+            threads.extend(pinned.homes.drain(..).filter(|home| !home.has_ended()));
+        }
+        let remains = shutdown::shut_down(&threads, &self.workers, &ended, deadline);
         drop(self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(Running);
         remains

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use super::call::{Arguments, Call, Keywords, Name, Target};
 use super::error::Refused;
+use super::foreign::{Callback, Foreign, RefusedTask, Submitted};
 use super::loops::{Control, HostedLoop};
 use super::reply::{Outcome, Reply};
 use super::stream::Stream;
+use super::thread::{self, PythonThread};
 use super::{Batch, PartlyRefused, submit};
+use crate::value::Value;
 
 /// An isolated namespace: names defined in it persist between calls, and other code does not see them.
 ///
@@ -28,13 +31,13 @@ use super::{Batch, PartlyRefused, submit};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    registration: Arc<Registration>,
+    pub(crate) registration: Arc<Registration>,
 }
 
 #[derive(Debug)]
-struct Registration {
-    number: u64,
-    home: Arc<HostedLoop>,
+pub(crate) struct Registration {
+    pub(crate) number: u64,
+    pub(crate) home: Arc<HostedLoop>,
 }
 
 impl Drop for Registration {
@@ -84,6 +87,34 @@ impl Namespace {
     /// Like [`Host::submit`](super::Host::submit), with this namespace as `__main__`.
     pub fn submit(&self, call: Call) -> Result<Reply, Refused> {
         submit::reply(&self.registration.home, self.registration.number, call)
+    }
+
+    /// Like [`PythonThread::submit_with`](super::PythonThread::submit_with), with this namespace as `__main__`.
+    pub fn submit_with(&self, call: Call, then: impl FnOnce(Outcome) + Send + 'static) -> Result<Submitted, Refused> {
+        let task = Callback { result: Value::None, call: then };
+        let Registration { home, number } = &*self.registration;
+        thread::foreign(home, *number, call, Box::new(task)).map_err(|RefusedTask { refused, .. }| refused)
+    }
+
+    /// Like [`PythonThread::submit_foreign`](super::PythonThread::submit_foreign), with this namespace as `__main__`.
+    pub fn submit_foreign(&self, call: Call, task: Box<dyn Foreign>) -> Result<Submitted, RefusedTask> {
+        thread::foreign(&self.registration.home, self.registration.number, call, task)
+    }
+
+    /// Like [`submit_foreign`](Namespace::submit_foreign), but another thread of the host makes the call. The task must
+    /// own a handle of the namespace: one that was dropped before the call is made is created anew.
+    pub fn submit_foreign_on(
+        &self,
+        thread: &PythonThread,
+        call: Call,
+        task: Box<dyn Foreign>,
+    ) -> Result<Submitted, RefusedTask> {
+        thread::foreign_with(&thread.home, (&self.registration.home, self.registration.number), call, task)
+    }
+
+    /// Returns the thread that the namespace belongs to.
+    pub fn thread(&self) -> PythonThread {
+        PythonThread { home: self.registration.home.clone() }
     }
 
     /// Like [`Host::spawn`](super::Host::spawn), with this namespace as `__main__`.

@@ -1,23 +1,39 @@
 //! A loop's table of namespaces: one dictionary for each [`Namespace`](super::Namespace), used instead of that of
 //! `__main__`.
 //!
-//! They belong to a loop's thread, so only the interpreter lock guards them. A namespace is created when it is
-//! first used. When its handle is dropped, the loop is notified through its queue, after all tasks that were
+//! They belong to a loop's thread, but calls on other threads may use them. A namespace is created when it is first
+//! used. When its handle is dropped, the loop is notified through its queue, after all tasks that were
 //! submitted before. Code that still runs then keeps what it needs alive, as everywhere in Python.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::interpreter::known;
+use super::lock_order::{Rank, Ranked};
 use pelton_cpython::object::{Raised, Result, check};
 
-#[derive(Default)]
+/// Clones are the same table: calls on other threads may use the namespaces of this one.
+#[derive(Clone)]
 pub(crate) struct Namespaces {
-    /// The dictionaries by number. Numbers are never reused.
-    dictionaries: HashMap<u64, Py<PyDict>>,
+    /// The dictionaries by number. Numbers are never reused. Nothing of Python runs while the table is locked.
+    dictionaries: Arc<Ranked<HashMap<u64, Py<PyDict>>>>,
+}
+
+impl Default for Namespaces {
+    fn default() -> Namespaces {
+        Namespaces { dictionaries: Arc::new(Ranked::new(Rank::Loop, HashMap::new())) }
+    }
+}
+
+impl std::fmt::Debug for Namespaces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Namespaces")
+    }
 }
 
 impl Namespaces {
@@ -25,22 +41,30 @@ impl Namespaces {
     ///
     /// # Safety
     /// The lock is held.
-    pub(crate) unsafe fn get(&mut self, py: Python<'_>, number: u64) -> Result<*mut PyObject> {
+    pub(crate) unsafe fn get(&self, py: Python<'_>, number: u64) -> Result<*mut PyObject> {
         if number == 0 {
             return Ok(std::ptr::null_mut());
         }
-        if let Some(dictionary) = self.dictionaries.get(&number) {
+        if let Some(dictionary) = self.dictionaries.lock().get(&number) {
             return Ok(dictionary.as_ptr());
         }
         let dictionary = make(py)?;
-        Ok(self.dictionaries.entry(number).or_insert(dictionary).as_ptr())
+        let mut dictionaries = self.dictionaries.lock();
+        // Making it may have run a finalizer, which may have made it first. Ours is dropped after the lock.
+        let (pointer, unused) = match dictionaries.entry(number) {
+            Entry::Occupied(entry) => (entry.get().as_ptr(), Some(dictionary)),
+            Entry::Vacant(entry) => (entry.insert(dictionary).as_ptr(), None),
+        };
+        drop(dictionaries);
+        drop(unused);
+        Ok(pointer)
     }
 
     /// Like `get`, but returns the dictionary of `__main__` for number 0.
     ///
     /// # Safety
     /// The lock is held.
-    pub(crate) unsafe fn get_or_main(&mut self, py: Python<'_>, number: u64) -> Result<*mut PyObject> {
+    pub(crate) unsafe fn get_or_main(&self, py: Python<'_>, number: u64) -> Result<*mut PyObject> {
         // SAFETY: the caller holds the lock. `__main__` lives as long as the interpreter.
         unsafe {
             if number != 0 {
@@ -52,8 +76,9 @@ impl Namespaces {
     }
 
     /// Drops a namespace.
-    pub(crate) fn forget(&mut self, py: Python<'_>, number: u64) {
-        let Some(dictionary) = self.dictionaries.remove(&number) else { return };
+    pub(crate) fn forget(&self, py: Python<'_>, number: u64) {
+        let removed = self.dictionaries.lock().remove(&number);
+        let Some(dictionary) = removed else { return };
         let dictionary = dictionary.into_bound(py);
         // Functions refer to the namespace that they were defined in, and the namespace to them. If nothing else refers
         // to any of them, clearing it frees everything at once. Otherwise the garbage collector frees it later.
@@ -62,8 +87,14 @@ impl Namespaces {
         }
     }
 
+    /// Drops all of them. The interpreter lock is held.
+    pub(crate) fn clear(&self) {
+        let dictionaries = std::mem::take(&mut *self.dictionaries.lock());
+        drop(dictionaries);
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.dictionaries.len()
+        self.dictionaries.lock().len()
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct ResultOptions {
 /// Settles a task with its function's result or, if that result must be awaited, waits for it.
 ///
 /// # Safety
-/// The lock is held, and `loop_` is the loop that runs on this thread.
+/// The lock is held, and `loop_` is the loop that runs on this thread, or null for a thread without one.
 #[inline]
 pub(crate) unsafe fn settle(
     py: Python<'_>,
@@ -60,12 +60,18 @@ pub(crate) unsafe fn settle(
 ) {
     // SAFETY: the caller holds the lock, and `loop_` is the loop of this thread.
     unsafe {
+        if loop_.is_null() {
+            return settle_here(py, home, object, options, completion);
+        }
         if let Some(stream) = completion.stream() {
             let stream = stream.clone();
             return start_stream(py, loop_, home, object, stream, options, completion);
         }
         match kind_of(object.as_ptr()) {
-            Kind::Plain => completion.settle(convert(py, &object, options)),
+            Kind::Plain => {
+                let outcome = convert(py, &object, options, &completion);
+                completion.settle(outcome);
+            }
             Kind::Coroutine => start_coroutine(py, loop_, home, object, options, completion),
             Kind::Future => wait_for_future(py, loop_, home, object, options, completion),
             Kind::Awaitable => {
@@ -76,6 +82,43 @@ pub(crate) unsafe fn settle(
                 }
             }
         }
+    }
+}
+
+/// Settles a task on a thread without a loop: awaits what must be awaited before it returns.
+///
+/// # Safety
+/// The lock is held.
+unsafe fn settle_here(
+    py: Python<'_>,
+    home: &Arc<HostedLoop>,
+    object: Owned,
+    options: ResultOptions,
+    completion: Completion,
+) {
+    // SAFETY: the caller holds the lock, and the references are owned.
+    unsafe {
+        let plain = kind_of(object.as_ptr()) == Kind::Plain && completion.stream().is_none();
+        let finished = if plain {
+            Ok(object)
+        } else {
+            let object = Bound::<PyAny>::from_owned_ptr(py, object.into_ptr());
+            let finished = executing(py, &home.executor, completion.tag(), || match completion.stream() {
+                Some(_) => Err(pyo3::exceptions::PyRuntimeError::new_err("a worker has no loop that could stream")),
+                None => known().complete.bind(py).call1((object,)),
+            });
+            finished
+                .map_err(|error| {
+                    error.restore(py);
+                    Raised
+                })
+                .and_then(|result| Owned::returned(result.into_ptr()))
+        };
+        let outcome = match finished {
+            Ok(object) => convert(py, &object, options, &completion),
+            Err(raised) => Err(Failure::from(raised).into_error(py, options.keep_exception)),
+        };
+        completion.settle(outcome);
     }
 }
 
@@ -129,9 +172,25 @@ unsafe fn is_old_coroutine(object: *mut PyObject) -> bool {
 
 /// Converts a result.
 #[inline]
-pub(crate) unsafe fn convert(_: Python<'_>, object: &Owned, options: ResultOptions) -> Outcome {
+pub(crate) unsafe fn convert(
+    py: Python<'_>,
+    object: &Owned,
+    options: ResultOptions,
+    completion: &Completion,
+) -> Outcome {
     // SAFETY: `object` is an owned reference, and the lock is held.
     unsafe {
+        if let Some(task) = completion.foreign() {
+            let object = Bound::<PyAny>::from_borrowed_ptr(py, object.as_ptr());
+            return match task.with(|foreign| foreign.returned(&object)) {
+                Some(Err(error)) => {
+                    let exception = interpreter::describe(py, &error, options.keep_exception);
+                    Err(TaskError::Raised(Box::new(exception)))
+                }
+                // Without the task, its loop was given up, and nobody waits for the result.
+                Some(Ok(())) | None => Ok(Value::None),
+            };
+        }
         if options.as_object {
             return Ok(Value::Object(Object::from_pointer(object.as_ptr())));
         }
@@ -209,7 +268,8 @@ unsafe fn wait_for_future(
         let done = Owned::returned(ffi::PyObject_CallMethodNoArgs(future.as_ptr(), pyo3::intern!(py, "done").as_ptr()));
         match done {
             Ok(done) if done.as_ptr() == ffi::Py_True() => {
-                completion.settle(outcome_of(py, future.as_ptr(), options.keep_exception, options.as_object));
+                let outcome = outcome_of(py, future.as_ptr(), options, &completion);
+                completion.settle(outcome);
             }
             Ok(_) => {
                 let future = Bound::<PyAny>::from_owned_ptr(py, future.into_ptr());
@@ -225,14 +285,14 @@ unsafe fn wait_for_future(
 pub(crate) unsafe fn outcome_of(
     py: Python<'_>,
     future: *mut PyObject,
-    keep_exception: bool,
-    as_object: bool,
+    options: ResultOptions,
+    completion: &Completion,
 ) -> Outcome {
     // SAFETY: the caller holds the lock and keeps the future alive.
     unsafe {
         let result = Owned::returned(ffi::PyObject_CallMethodNoArgs(future, pyo3::intern!(py, "result").as_ptr()));
         match result {
-            Ok(result) => convert(py, &result, ResultOptions { deadline: None, keep_exception, as_object }),
+            Ok(result) => convert(py, &result, options, completion),
             Err(Raised) => {
                 let error = PyErr::fetch(py);
                 let future = Bound::<PyAny>::from_borrowed_ptr(py, future);
@@ -240,7 +300,7 @@ pub(crate) unsafe fn outcome_of(
                 if cancelled.is_ok_and(|cancelled| cancelled) {
                     return Err(TaskError::Cancelled);
                 }
-                Err(TaskError::Raised(Box::new(interpreter::describe(py, &error, keep_exception))))
+                Err(TaskError::Raised(Box::new(interpreter::describe(py, &error, options.keep_exception))))
             }
         }
     }
@@ -256,7 +316,7 @@ fn wait(
     completion: Completion,
 ) {
     let number = home.next_number();
-    let (keep_exception, as_object) = (options.keep_exception, options.as_object);
+    let keep_exception = options.keep_exception;
     let arranged = (|| {
         let its_loop = future.call_method0(pyo3::intern!(py, "get_loop"))?;
         if !its_loop.is(loop_) {
@@ -282,7 +342,7 @@ fn wait(
             completion.tag().set_number(number);
             let cancel = completion.tag().is_wanted(CANCEL);
             let future = future.clone().unbind();
-            let waiting = Waiting { completion, future, timer, keep_exception, as_object };
+            let waiting = Waiting { completion, future, timer, options };
             home.waiting.lock().insert(number, waiting);
             if cancel {
                 super::callbacks::cancel(py, home, number);

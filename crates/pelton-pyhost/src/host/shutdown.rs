@@ -40,7 +40,8 @@ pub(crate) fn shut_down(
     ended: &Receiver<Ended>,
     deadline: Duration,
 ) -> Remains {
-    let mut end = Ending { loops, ended, alive: (0..loops.len()).collect(), remains: Remains::default() };
+    let mut end =
+        Ending { loops, ended, alive: loops.iter().map(|home| home.index).collect(), remains: Remains::default() };
     for home in loops {
         home.closing.store(true, Ordering::Relaxed);
         home.control(Control::Look);
@@ -87,7 +88,7 @@ struct Ending<'a> {
 
 impl Ending<'_> {
     fn alive(&self) -> Vec<&Arc<HostedLoop>> {
-        self.alive.iter().map(|index| &self.loops[*index]).collect()
+        self.loops.iter().filter(|home| self.alive.contains(&home.index)).collect()
     }
 
     /// Waits for loops to end. Returns whether all have.

@@ -36,6 +36,16 @@ pub(crate) struct Waiters {
 #[derive(Debug)]
 pub(crate) struct Entry(usize);
 
+impl Entry {
+    pub(crate) fn at(place: usize) -> Entry {
+        Entry(place)
+    }
+
+    pub(crate) fn place(&self) -> usize {
+        self.0
+    }
+}
+
 impl Waiters {
     pub(crate) fn new() -> Waiters {
         Waiters { entries: Ranked::new(Rank::Loop, Entries::default()), gone: AtomicBool::new(false) }

@@ -157,7 +157,7 @@ impl Job {
                     return self.hand_over(object);
                 }
                 // SAFETY: `object` is an owned reference, and the lock is held.
-                unsafe { returned::convert(py, &object, self.options) }
+                unsafe { returned::convert(py, &object, self.options, &self.completion) }
             }
             Err(raised) => Err(Failure::from(raised).into_error(py, self.options.keep_exception)),
         };

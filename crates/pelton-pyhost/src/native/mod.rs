@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `module.rs`, `function.rs`, `arguments.rs`, `raise.rs` | modules, functions, arguments, exceptions |
 //! | `coroutine.rs`, `outside.rs` | Rust futures that Python awaits, and how their wakers reach the loop |
-//! | `call.rs` | calling Python on the current thread |
+//! | `call.rs`, `nesting.rs` | calling Python on the current thread, also while it waits |
 //! | `channel.rs`, `channel_ends.rs`, `blocking.rs` | channels, their Python classes, blocking waits |
 //! | `state.rs`, `state_dict.rs` | shared state, and its Python class |
 //! | `logging.rs`, `callsites.rs` | forwarding of log records, and their callsites |
@@ -32,6 +32,7 @@ mod function;
 mod guard;
 mod logging;
 mod module;
+pub mod nesting;
 pub(crate) mod outside;
 mod raise;
 mod state;

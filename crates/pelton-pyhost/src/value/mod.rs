@@ -42,9 +42,9 @@ pub use self::deserialize::from_value;
 pub(crate) use self::discard::discard;
 pub use self::error::{ConversionError, ConversionErrorKind};
 pub use self::limits::Limits;
-#[allow(unused_imports, reason = "only the host uses it")]
-pub(crate) use self::object::has_dropped;
 pub use self::object::{Object, release_dropped};
+#[allow(unused_imports, reason = "only the host uses it")]
+pub(crate) use self::object::{has_dropped, has_lock};
 #[allow(unused_imports, reason = "only the host uses it")]
 pub(crate) use self::raw::{argument, from_pointer, to_pointer};
 pub use self::serialize::to_value;

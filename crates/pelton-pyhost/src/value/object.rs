@@ -87,3 +87,8 @@ pub fn release_dropped(py: Python<'_>) -> usize {
 pub(crate) fn has_dropped() -> bool {
     !DROPPED.is_empty()
 }
+
+/// Returns whether this thread holds the interpreter lock of the main interpreter.
+pub(crate) fn has_lock() -> bool {
+    lock::if_held((), |_, ()| ()).is_ok()
+}

@@ -1,8 +1,10 @@
-//! A web server in Rust on the loop's thread, whose handler awaits a coroutine.
+//! A web server in Rust on the loop's thread, whose handler awaits a coroutine; and a client that coroutines await.
 
-use pelton_http::{Response, Server, spawned};
-use pelton_python::same_thread::await_python;
+use pelton_http::{Client, Response, Server, spawned};
+use pelton_python::same_thread::{await_python, await_rust};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::types::PyCFunction;
 
 use crate::{Fixture, with_loop};
 
@@ -121,5 +123,55 @@ async def main(port):
     with_loop(&code, |fixture| {
         let port = serve(fixture);
         fixture.run_awaitable(&fixture.get("main").call1((port,))?).map(drop)
+    });
+}
+
+#[test]
+fn a_coroutine_awaits_requests_of_the_client() {
+    let code = "
+pages = []
+
+async def handle(reader, writer):
+    line = await reader.readline()
+    while (await reader.readline()).strip():
+        pass
+    body = line.split()[1]
+    writer.write(b'HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%s' % (len(body), body))
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(handle, '127.0.0.1', 0)
+    port = server.sockets[0].getsockname()[1]
+    pages = await asyncio.gather(*[fetch(f'http://127.0.0.1:{port}/{number}') for number in range(10)])
+    try:
+        await fetch('http://127.0.0.1:1/')
+    except OSError as error:
+        pages.append(str(error))
+    # A coroutine that is cancelled cancels its request.
+    task = asyncio.ensure_future(fetch(f'http://127.0.0.1:{port}/cancelled'))
+    await asyncio.sleep(0)
+    task.cancel()
+    server.close()
+    return pages
+";
+    with_loop(code, |fixture| {
+        let client = Client::new();
+        let fetch = PyCFunction::new_closure(fixture.its_loop.py(), None, None, move |arguments, _| {
+            let (url,): (String,) = arguments.extract()?;
+            let request = client.get(url);
+            let fetched = async move {
+                let response = request.await.map_err(|error| PyOSError::new_err(error.to_string()))?;
+                Ok(response.text().into_owned())
+            };
+            await_rust(arguments.py(), fetched).map(Bound::unbind)
+        })?;
+        fixture.names.set_item("awaitable", fetch)?;
+        let wrap = c"async def fetch(url): return await awaitable(url)";
+        fixture.its_loop.py().run(wrap, Some(&fixture.names), None)?;
+        let mut pages: Vec<String> = fixture.run("main")?.extract()?;
+        let refused = pages.pop().unwrap();
+        assert!(refused.contains("not connected"), "{refused}");
+        assert_eq!(pages, (0..10).map(|number| format!("/{number}")).collect::<Vec<_>>());
+        Ok(())
     });
 }

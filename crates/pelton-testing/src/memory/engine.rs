@@ -227,6 +227,8 @@ impl ListenEngine for MemoryEngine {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    unsupported!(manual listening);
+
     fn accept_again(&mut self) {}
 
     fn turn_away(&mut self, _: Token) {}

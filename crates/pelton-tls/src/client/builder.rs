@@ -158,7 +158,15 @@ impl ClientBuilder {
     }
 
     fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, ConfigError> {
+        if self.verification != Verification::Chain && !self.revoked.is_empty() {
+            return Err(ConfigError::settings(
+                "a revocation list has no effect, because certificates are not verified",
+            ));
+        }
         match self.verification {
+            Verification::None if !self.pins.is_empty() => {
+                return Err(ConfigError::settings("a pinned key has no effect without verification: use only_pins"));
+            }
             Verification::None => return Ok(Arc::new(NoVerification(Arc::clone(provider)))),
             Verification::PinsOnly if self.pins.is_empty() => {
                 return Err(ConfigError::settings("no public key is pinned, so that no server could be verified"));

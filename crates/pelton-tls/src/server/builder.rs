@@ -13,7 +13,7 @@ use super::resolver::Noting;
 use super::tickets::Tickets;
 use super::{Loaded, Server, Shared};
 use crate::handshakes::{Counters, IN_FLIGHT};
-use crate::{ConfigError, Identity, MinVersion, Pem, default_provider};
+use crate::{ConfigError, Identity, MinVersion, Pem, Pin, default_provider};
 
 /// How clients can resume a session without a full handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -149,13 +149,11 @@ impl ServerBuilder {
     /// Reads all files and checks that everything fits together.
     pub fn build(self) -> Result<Server, ConfigError> {
         let ServerBuilder { settings, handshakes_in_flight, tolerates_truncation } = self;
-        let tickets = (settings.resumption == Resumption::Tickets).then(Arc::<Tickets>::default);
-        let loaded = settings.load(tickets.as_ref(), settings.sessions())?;
+        let loaded = settings.load(settings.tickets(), settings.sessions())?;
         let shared = Shared {
             current: RwLock::new(loaded),
             reloading: Mutex::default(),
             settings: Some(settings),
-            tickets,
             tolerates_truncation,
         };
         Ok(Server { shared: Arc::new(shared), counters: Counters::new(handshakes_in_flight.unwrap_or(IN_FLIGHT)) })
@@ -163,6 +161,11 @@ impl ServerBuilder {
 }
 
 impl Settings {
+    /// Makes keys for tickets.
+    pub(super) fn tickets(&self) -> Option<Arc<Tickets>> {
+        (self.resumption == Resumption::Tickets).then(Arc::default)
+    }
+
     /// Makes the place where the states of sessions are kept.
     pub(super) fn sessions(&self) -> Arc<dyn StoresServerSessions> {
         match self.resumption {
@@ -174,11 +177,16 @@ impl Settings {
     /// Reads everything and makes a configuration of it.
     pub(super) fn load(
         &self,
-        tickets: Option<&Arc<Tickets>>,
+        tickets: Option<Arc<Tickets>>,
         sessions: Arc<dyn StoresServerSessions>,
     ) -> Result<Loaded, ConfigError> {
         // Before they are read: a change meanwhile is noticed the next time.
         let stamps = self.stamps();
+        if self.clients.is_none() && !self.revoked.is_empty() {
+            return Err(ConfigError::settings(
+                "a revocation list has no effect, because no client certificates are asked for",
+            ));
+        }
         let provider = self.provider.clone().unwrap_or_else(default_provider);
         let (resolver, certificates) = load(&self.sources, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -208,12 +216,23 @@ impl Settings {
             config.key_log = Arc::new(rustls::KeyLogFile::new());
         }
         config.session_storage = sessions;
-        match tickets {
+        match &tickets {
             Some(tickets) => config.ticketer = Arc::<Tickets>::clone(tickets),
             None if self.resumption == Resumption::Off => config.send_tls13_tickets = 0,
             None => {}
         }
-        Ok(Loaded { config: Arc::new(config), certificates: certificates.into(), stamps })
+        let clients = self.hash_of_clients()?;
+        Ok(Loaded { config: Arc::new(config), certificates: certificates.into(), tickets, clients, stamps })
+    }
+
+    /// Returns a hash of all that decides whether a client is accepted.
+    fn hash_of_clients(&self) -> Result<Option<Pin>, ConfigError> {
+        let Some((authorities, which)) = &self.clients else { return Ok(None) };
+        let mut all = format!("{which:?}").into_bytes();
+        for pem in std::iter::once(authorities).chain(&self.revoked) {
+            all.extend_from_slice(&Pin::of(&pem.read()?).0);
+        }
+        Ok(Some(Pin::of(&all)))
     }
 
     /// Whether what a client had to present then may not suffice now.

@@ -42,6 +42,22 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
+const ENUMERATED: u8 = 0x0a;
+const EXPLICIT_0: u8 = 0xa0;
+
+/// Checks that this is a whole OCSP response with an answer. What the answer is, is between the authority and the client.
+pub(super) fn check_ocsp(response: &[u8]) -> Result<(), String> {
+    let not_one = || "this is not an OCSP response in DER".to_owned();
+    let Some((SEQUENCE, fields, [])) = element(response) else { return Err(not_one()) };
+    match element(fields).ok_or_else(not_one)? {
+        (ENUMERATED, [0], answer) if matches!(element(answer), Some((EXPLICIT_0, _, []))) => Ok(()),
+        (ENUMERATED, [status @ 1..=255], []) => {
+            Err(format!("this OCSP response is an error of the authority, with the status {status}"))
+        }
+        _ => Err(not_one()),
+    }
+}
+
 /// Splits the first element off DER. Returns its tag, its contents and the rest.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let [tag, length, rest @ ..] = der else { return None };
@@ -115,6 +131,19 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ocsp_responses_are_whole_and_have_an_answer() {
+        let whole = [0x30, 7, 0x0a, 1, 0, 0xa0, 2, 1, 2];
+        assert_eq!(check_ocsp(&whole), Ok(()));
+        for cut in 0..whole.len() {
+            assert!(check_ocsp(&whole[..cut]).is_err(), "{cut}");
+        }
+        assert!(check_ocsp(&[&whole[..], b"more"].concat()).is_err());
+        assert!(check_ocsp(b"-----BEGIN").is_err());
+        let error = check_ocsp(&[0x30, 3, 0x0a, 1, 6]).unwrap_err();
+        assert!(error.ends_with("the status 6"), "{error}");
+    }
 
     #[test]
     fn times_are_parsed() {

@@ -7,6 +7,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 
 use super::Certificate;
+use super::certificate::check_ocsp;
 use super::resolver::ByName;
 use crate::{ConfigError, Identity};
 
@@ -94,7 +95,9 @@ fn certified(identity: &Identity, provider: &CryptoProvider) -> Result<Certified
         error => identity.key.unusable(error),
     })?;
     if let Some(path) = &identity.ocsp {
-        key.ocsp = Some(std::fs::read(path).map_err(|error| ConfigError::unreadable(path, error))?);
+        let response = std::fs::read(path).map_err(|error| ConfigError::unreadable(path, error))?;
+        check_ocsp(&response).map_err(|problem| ConfigError::unusable(path.display().to_string(), problem))?;
+        key.ocsp = Some(response);
     }
     Ok(key)
 }

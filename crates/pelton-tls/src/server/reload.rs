@@ -14,13 +14,30 @@ pub(super) struct Stamp {
     inode: u64,
     length: u64,
     modified: (i64, i64),
+    /// Also changes when permissions do, so that a file that becomes readable is read.
+    changed: (i64, i64),
 }
 
 impl Stamp {
     /// Returns `None` if there is no such file.
     pub(super) fn of(path: &Path) -> Option<Stamp> {
         let found = std::fs::metadata(path).ok()?;
-        Some(Stamp { inode: found.ino(), length: found.len(), modified: (found.mtime(), found.mtime_nsec()) })
+        Some(Stamp {
+            inode: found.ino(),
+            length: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
+
+/// Refuses paths at which there is a pipe or a device now. It may be read at the start, but a second time there may be
+/// nobody who writes, and nothing could be reloaded ever after.
+fn refuse_pipes(paths: &[PathBuf]) -> Result<(), ConfigError> {
+    let is_other = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    match paths.iter().find(is_other) {
+        Some(path) => Err(ConfigError::unusable(path.display().to_string(), "this is neither a file nor a directory")),
+        None => Ok(()),
     }
 }
 
@@ -47,16 +64,14 @@ impl Server {
 
     fn read_again(&self) -> Result<(), ConfigError> {
         let Some(settings) = &self.shared.settings else { return Ok(()) };
-        let before = self.with_current(|loaded| Arc::clone(&loaded.config));
-        let sessions = match settings.verifies_clients() {
-            true => settings.sessions(),
-            false => Arc::clone(&before.session_storage),
+        let before = self.with_current(|loaded| (loaded.tickets.clone(), Arc::clone(&loaded.config.session_storage)));
+        let (tickets, sessions) = match settings.verifies_clients() {
+            // Not the same without its contents: a handshake that began before may end later, and must not leave a session.
+            true => (settings.tickets(), settings.sessions()),
+            false => before,
         };
-        let tickets = self.shared.tickets.as_ref();
+        refuse_pipes(&settings.paths())?;
         let loaded = settings.load(tickets, sessions)?;
-        if let Some(tickets) = tickets.filter(|_| settings.verifies_clients()) {
-            tickets.forget();
-        }
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
     }

@@ -9,7 +9,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
-use crate::ConfigError;
+use crate::{ConfigError, Pin};
 
 /// A key encrypts new tickets for this long. Another one is made then.
 const ENCRYPTS_FOR: Duration = Duration::from_secs(6 * 60 * 60);
@@ -23,7 +23,10 @@ const KEY: usize = 32;
 const TAG: usize = 16;
 
 /// The first byte of exported keys.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+
+/// The bytes before the exported keys: the format and a hash.
+const HEADER: usize = 1 + 32;
 
 /// An exported key: name, key, and when it was made.
 const EXPORTED: usize = NAME + KEY + 8;
@@ -88,18 +91,15 @@ impl Tickets {
         Some(())
     }
 
-    /// Forgets all keys, so that no session can be resumed.
-    pub(crate) fn forget(&self) {
-        self.keys().clear();
-    }
-
-    pub(crate) fn export(&self) -> Zeroizing<Vec<u8>> {
+    /// Exports the keys, with the hash of what decides about certificates of clients.
+    pub(crate) fn export(&self, clients: Option<Pin>) -> Zeroizing<Vec<u8>> {
         let mut keys = self.keys();
         // Without randomness, there is nothing to hand over.
         let _ = self.rotate(&mut keys);
         // Not grown later: what it was moved from would not be erased.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(1 + keys.len() * EXPORTED));
+        let mut bytes = Zeroizing::new(Vec::with_capacity(HEADER + keys.len() * EXPORTED));
         bytes.push(FORMAT);
+        bytes.extend_from_slice(&hash_or_zero(clients));
         for key in keys.iter() {
             bytes.extend_from_slice(&key.name);
             bytes.extend_from_slice(&*key.secret);
@@ -108,10 +108,15 @@ impl Tickets {
         bytes
     }
 
-    pub(crate) fn import(&self, bytes: &[u8]) -> Result<(), ConfigError> {
+    /// Imports keys, unless they were exported by a server that decides otherwise about certificates of clients.
+    pub(crate) fn import(&self, bytes: &[u8], clients: Option<Pin>) -> Result<(), ConfigError> {
         let bad = || ConfigError::settings("these are not exported ticket keys");
         let Some((&FORMAT, rest)) = bytes.split_first() else { return Err(bad()) };
+        let (theirs, rest) = rest.split_first_chunk().ok_or_else(bad)?;
         let (exported, []) = rest.as_chunks::<EXPORTED>() else { return Err(bad()) };
+        if *theirs != hash_or_zero(clients) {
+            return Ok(());
+        }
         let mut imported = Vec::new();
         for key in exported {
             let (name, rest) = key.split_first_chunk().ok_or_else(bad)?;
@@ -125,6 +130,10 @@ impl Tickets {
         keys.sort_by_key(|key| std::cmp::Reverse(key.made));
         Ok(())
     }
+}
+
+fn hash_or_zero(clients: Option<Pin>) -> [u8; 32] {
+    clients.map_or([0; 32], |hash| hash.0)
 }
 
 /// A ticket is the key's name, a random nonce, the encrypted state, and the tag.
@@ -186,18 +195,24 @@ mod tests {
         let ticket = old.encrypt(b"state").unwrap();
         assert_eq!(old.decrypt(&ticket).as_deref(), Some(&b"state"[..]));
         assert_eq!(stranger.decrypt(&ticket), None);
-        new.import(&old.export()).unwrap();
+        for other in [Some(Pin([1; 32])), Some(Pin([2; 32]))] {
+            new.import(&old.export(other), None).unwrap();
+            new.import(&old.export(None), other).unwrap();
+            new.import(&old.export(Some(Pin([3; 32]))), other).unwrap();
+        }
+        assert_eq!(new.decrypt(&ticket), None, "clients are verified otherwise");
+        let clients = Some(Pin([1; 32]));
+        new.import(&old.export(clients), clients).unwrap();
         assert_eq!(new.decrypt(&ticket).as_deref(), Some(&b"state"[..]));
         let later = new.encrypt(b"later").unwrap();
         assert_eq!(old.decrypt(&later).as_deref(), Some(&b"later"[..]), "the same key goes on encrypting");
         for cut in 0..ticket.len() {
             assert_eq!(old.decrypt(&ticket[..cut]), None);
         }
-        for bad in [&b""[..], b"\x02", b"\x01short"] {
-            assert!(new.import(bad).is_err());
+        let with_rest = [&old.export(None)[..], b"rest"].concat();
+        for bad in [&b""[..], b"\x01", b"\x02", b"\x02short", &with_rest] {
+            assert!(new.import(bad, None).is_err());
         }
-        old.forget();
-        assert_eq!(old.decrypt(&ticket), None);
     }
 
     #[test]
@@ -216,6 +231,6 @@ mod tests {
         pass(DECRYPTS_FOR - ENCRYPTS_FOR);
         assert_eq!(tickets.decrypt(&first), None);
         assert!(tickets.decrypt(&second).is_some());
-        assert_eq!(tickets.export().len(), 1 + 2 * EXPORTED, "the second and a third");
+        assert_eq!(tickets.export(None).len(), HEADER + 2 * EXPORTED, "the second and a third");
     }
 }

@@ -108,7 +108,7 @@ fn the_protocol_is_chosen(on: impl Network) {
 }
 
 /// The configuration of a blocking client that presents a certificate.
-fn with_certificate(issued: &Issued) -> ClientConfig {
+pub(super) fn with_certificate(issued: &Issued) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(&AUTHORITY.pem).unwrap()).unwrap();
     let chain = CertificateDer::pem_slice_iter(&issued.chain).map(Result::unwrap).collect();

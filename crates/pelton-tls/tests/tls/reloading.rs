@@ -265,20 +265,63 @@ fn a_directory_has_pairs_by_name_and_new_ones_are_found() {
 fn an_ocsp_response_is_sent_along() {
     let directory = Directory::new("ocsp");
     let response = directory.0.join("server.ocsp");
-    std::fs::write(&response, b"a response").unwrap();
+    std::fs::write(&response, RESPONSE).unwrap();
     let identity = Identity::new(&LOCALHOST.chain[..], &LOCALHOST.key[..]).ocsp(&response);
     let tls = Server::builder().identity(identity).build().unwrap();
     let mut reactor = Reactor::new().unwrap();
     let address = serve(&mut reactor, &tls, Recorder::default());
-    let got = run_with(&mut reactor, move || {
-        let (config, got) = ocsp::config();
-        let mut stream = blocking_client(Peer::new(pelton_testing::dial(address)), config);
-        exchange(&mut stream, b"ping");
-        got.lock().unwrap().clone()
-    });
-    assert_eq!(got, b"a response");
+    let mut got = move || {
+        let address = address.clone();
+        run_with(&mut reactor, move || {
+            let (config, got) = ocsp::config();
+            let mut stream = blocking_client(Peer::new(pelton_testing::dial(address)), config);
+            exchange(&mut stream, b"ping");
+            got.lock().unwrap().clone()
+        })
+    };
+    assert_eq!(got(), RESPONSE);
+    // Half of it was written, or the authority's error was saved: the old one stays.
+    for broken in [&RESPONSE[..5], b"", b"\x30\x03\x0a\x01\x03"] {
+        std::fs::write(&response, broken).unwrap();
+        let error = tls.reload().unwrap_err().to_string();
+        assert!(error.contains("server.ocsp: this "), "{error}");
+        assert_eq!(got(), RESPONSE);
+    }
     std::fs::remove_file(&response).unwrap();
     assert!(tls.reload().unwrap_err().to_string().contains("server.ocsp"));
+}
+
+/// What looks like an OCSP response from the outside.
+const RESPONSE: &[u8] = b"\x30\x0f\x0a\x01\x00\xa0\x0aa response";
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_refused_and_the_next_file_is_read() {
+    let directory = Directory::new("pipe");
+    let (chain, key) = LOCALHOST.write_to(&directory.0, "server");
+    let tls = Server::builder().certificate(&chain, &key).build().unwrap();
+    std::fs::remove_file(&chain).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&chain).status().unwrap().success());
+    // Nobody writes into it.
+    for attempt in [Server::reload, |tls: &Server| tls.reload_if_changed().map(|_| ())] {
+        let error = attempt(&tls).unwrap_err().to_string();
+        assert!(error.ends_with("server.crt: this is neither a file nor a directory"), "{error}");
+    }
+    std::fs::remove_file(&chain).unwrap();
+    LOCALHOST.write_to(&directory.0, "server");
+    assert_eq!(tls.reload_if_changed().unwrap(), Reload::Done);
+}
+
+#[test]
+fn a_file_that_becomes_readable_is_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = Directory::new("readable");
+    let (chain, key) = LOCALHOST.write_to(&directory.0, "server");
+    let tls = Server::builder().certificate(&chain, &key).build().unwrap();
+    assert_eq!(tls.reload_if_changed().unwrap(), Reload::Unchanged);
+    // Tests may run as root, who can read everything: only that it looks again matters.
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(tls.reload_if_changed().unwrap(), Reload::Done);
+    assert_eq!(tls.reload_if_changed().unwrap(), Reload::Unchanged);
 }
 
 /// A client that notes the OCSP response.

@@ -4,6 +4,7 @@ use pelton_testing::{Log, Network, on_every_network};
 use pelton_tls::rustls::HandshakeKind;
 use pelton_tls::{ClientCertificates, Resumption};
 
+use super::agreement::with_certificate;
 use super::*;
 
 on_every_network![
@@ -13,6 +14,8 @@ on_every_network![
     tickets_are_accepted_after_a_hand_over,
     a_client_on_the_loop_resumes_sessions,
     a_reload_ends_sessions_of_verified_clients,
+    a_handshake_that_a_reload_overtakes_leaves_no_session,
+    tickets_of_clients_are_not_accepted_after_a_hand_over_with_other_rules,
 ];
 
 /// Connects twice with the same configuration to two servers. Returns how the second handshake was made.
@@ -73,7 +76,6 @@ fn a_client_on_the_loop_resumes_sessions(on: impl Network) {
 
 fn a_reload_ends_sessions_of_verified_clients(on: impl Network) {
     let alice = AUTHORITY.issue(&["alice.example"]);
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&alice.chain).map(Result::unwrap).collect();
     for resumption in [Resumption::Tickets, Resumption::Stateful(10)] {
         let tls = server_builder()
             .client_certificates(&AUTHORITY.pem[..], ClientCertificates::Required)
@@ -82,15 +84,7 @@ fn a_reload_ends_sessions_of_verified_clients(on: impl Network) {
             .unwrap();
         let mut reactor = on.reactor();
         let address = serve(&mut reactor, &tls, Recorder::default());
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(&AUTHORITY.pem).unwrap()).unwrap();
-        let config = ClientConfig::builder_with_provider(default_provider().into())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain.clone(), PrivateKeyDer::from_pem_slice(&alice.key).unwrap())
-            .unwrap();
-        let config = Arc::new(config);
+        let config = Arc::new(with_certificate(&alice));
         for (reloads, expected) in [(false, 0), (false, 1), (true, 1), (false, 2)] {
             if reloads {
                 tls.reload().unwrap();
@@ -99,6 +93,61 @@ fn a_reload_ends_sessions_of_verified_clients(on: impl Network) {
                 assert_eq!(exchange(&mut stream, b"ping"), b"ping");
             });
             assert_eq!(tls.stats().resumed, expected, "{resumption:?}");
+        }
+        run_out(&mut reactor);
+    }
+}
+
+fn a_handshake_that_a_reload_overtakes_leaves_no_session(on: impl Network) {
+    let alice = AUTHORITY.issue(&["alice.example"]);
+    for resumption in [Resumption::Tickets, Resumption::Stateful(10)] {
+        let tls = server_builder()
+            .client_certificates(&AUTHORITY.pem[..], ClientCertificates::Required)
+            .resumption(resumption)
+            .build()
+            .unwrap();
+        let mut reactor = on.reactor();
+        let address = serve(&mut reactor, &tls, Recorder::default());
+        let config = Arc::new(with_certificate(&alice));
+        let reloading = tls.clone();
+        with_client(&mut reactor, on, &address, Arc::clone(&config), move |mut stream| {
+            // The server has answered the hello. The client's certificate, which may be revoked now, comes later.
+            stream.conn.write_tls(&mut stream.sock).unwrap();
+            while !stream.conn.wants_write() {
+                stream.conn.read_tls(&mut stream.sock).unwrap();
+                stream.conn.process_new_packets().unwrap();
+            }
+            reloading.reload().unwrap();
+            assert_eq!(exchange(&mut stream, b"ping"), b"ping");
+        });
+        let kind = with_client(&mut reactor, on, &address, config, |mut stream| {
+            assert_eq!(exchange(&mut stream, b"ping"), b"ping");
+            stream.conn.handshake_kind()
+        });
+        assert_eq!(kind, Some(HandshakeKind::Full), "{resumption:?}");
+        run_out(&mut reactor);
+    }
+}
+
+fn tickets_of_clients_are_not_accepted_after_a_hand_over_with_other_rules(on: impl Network) {
+    let (alice, bob) = (AUTHORITY.issue(&["alice.example"]), AUTHORITY.issue(&["bob.example"]));
+    let verifying = || server_builder().client_certificates(&AUTHORITY.pem[..], ClientCertificates::Required);
+    let cases = [
+        (verifying(), HandshakeKind::Resumed),
+        (verifying().revocation_list(AUTHORITY.revoke(&[&bob])), HandshakeKind::Full),
+    ];
+    for (builder, expected) in cases {
+        let (old, new) = (verifying().build().unwrap(), builder.build().unwrap());
+        new.import_ticket_keys(&old.export_ticket_keys()).unwrap();
+        let mut reactor = on.reactor();
+        let config = Arc::new(with_certificate(&alice));
+        for (tls, expected) in [(&old, HandshakeKind::Full), (&new, expected)] {
+            let address = serve(&mut reactor, tls, Recorder::default());
+            let kind = with_client(&mut reactor, on, &address, Arc::clone(&config), |mut stream| {
+                assert_eq!(exchange(&mut stream, b"ping"), b"ping");
+                stream.conn.handshake_kind()
+            });
+            assert_eq!(kind, Some(expected));
         }
         run_out(&mut reactor);
     }

@@ -111,6 +111,15 @@ fn verification_can_be_turned_off(on: impl Network) {
 fn a_client_that_could_verify_nobody_is_not_built() {
     let error = Client::builder().only_pins().build().unwrap_err();
     assert!(error.to_string().starts_with("no public key is pinned"), "{error}");
+    // Settings that would silently have no effect.
+    let unverified = || Client::builder().dangerous_without_verification();
+    let error = unverified().pin(Pin::of(b"key")).build().unwrap_err();
+    assert!(error.to_string().starts_with("a pinned key has no effect"), "{error}");
+    let pins_only = Client::builder().pin(Pin::of(b"key")).only_pins();
+    for builder in [unverified(), pins_only] {
+        let error = builder.revocation_list(AUTHORITY.revoke(&[])).build().unwrap_err();
+        assert!(error.to_string().starts_with("a revocation list has no effect"), "{error}");
+    }
     let error = Client::builder().roots(&b"nothing"[..]).build().unwrap_err();
     assert_eq!(error.to_string(), "PEM: there is no certificate in it");
     let error = Client::builder().roots("/nowhere/roots.pem").build().unwrap_err();
@@ -128,5 +137,19 @@ fn a_server_without_a_usable_certificate_is_not_built() {
     let error = Server::builder().certificate(&LOCALHOST.chain[..], other.key).build().unwrap_err();
     assert_eq!(error.to_string(), "PEM: the key does not belong to the certificate");
     let error = Server::builder().certificate(&LOCALHOST.chain[..], &LOCALHOST.chain[..]).build().unwrap_err();
-    assert!(error.to_string().starts_with("PEM: no private key"), "{error}");
+    assert_eq!(error.to_string(), "PEM: there is no private key in it");
+    let with_key = |key: &str| {
+        let server = Server::builder().certificate(&LOCALHOST.chain[..], key.as_bytes());
+        server.build().unwrap_err().to_string()
+    };
+    for encrypted in [
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n",
+        "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nMAA=\n-----END EC PRIVATE KEY-----\n",
+    ] {
+        assert_eq!(with_key(encrypted), "PEM: the private key is encrypted; `openssl pkey` decrypts it");
+    }
+    let cut = with_key("-----BEGIN PRIVATE KEY-----\nMAA=\n");
+    assert!(cut.contains(r#"the line "-----END PRIVATE KEY-----" is missing"#), "{cut}");
+    let error = server_builder().revocation_list(AUTHORITY.revoke(&[])).build().unwrap_err();
+    assert!(error.to_string().starts_with("a revocation list has no effect"), "{error}");
 }

@@ -41,13 +41,20 @@ impl Deref for EventLoop {
     }
 }
 
+/// Reads the clock: outside a turn, the latest reading may be old, and deadlines computed from it may have passed.
 impl DerefMut for EventLoop {
     fn deref_mut(&mut self) -> &mut Reactor {
+        self.reactor.now = self.reactor.engine.now();
         &mut self.reactor
     }
 }
 
 impl EventLoop {
+    /// Reads the clock, since no turn is running. Within a turn, [`Reactor::now`] is the latest reading.
+    pub fn now(&self) -> Time {
+        self.reactor.clock()
+    }
+
     pub(crate) fn on(engine: Box<dyn Engine>, settings: Settings) -> EventLoop {
         let now = engine.now();
         let (shared, posts) = Shared::new(settings.post_bound, engine.waker(), settings.lanes);

@@ -193,7 +193,8 @@ impl Reactor {
     }
 
     /// Returns the latest clock reading: the clock is read after the wait of a turn, and at its start if there are timers or
-    /// ticks.
+    /// ticks, and whenever code outside a turn reaches the reactor through its
+    /// [`EventLoop`].
     pub fn now(&self) -> Time {
         self.now
     }

@@ -80,7 +80,7 @@ macro_rules! table {
                 }
             }
 
-            fn reap_source(&mut self, token: Token, reason: Reason) {
+            pub(crate) fn reap_source(&mut self, token: Token, reason: Reason) {
                 match self.sources.get(token) {
                     $(Some(Source::$name(_)) => <$kept as Kind>::reap(self, token, reason),)*
                     None => {}

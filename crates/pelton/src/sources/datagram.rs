@@ -1,9 +1,11 @@
 //! Datagrams: the reactor receives and sends, handlers get the datagrams one by one.
 //!
 //! This file has the interface of handlers: the [`Datagrams`] trait. In the folder `datagram/`, `io.rs` has the
-//! operations of a handler, `socket.rs` handles events, and `open.rs` opens sockets.
+//! operations of a handler, `socket.rs` handles events, `open.rs` opens sockets, and `manual.rs` has sockets that leave
+//! receiving to their handlers.
 
 mod io;
+mod manual;
 mod open;
 mod socket;
 
@@ -44,6 +46,13 @@ pub trait Datagrams: Any {
     /// send them on, then drop the datagram.
     fn received(&mut self, io: &mut DatagramIo<'_>, datagram: Datagram);
 
+    /// Called when a [manual](Reactor::adopt_manual_datagrams) socket has something to
+    /// [receive](DatagramIo::receive_into): a datagram, or an error. It is called in each turn until the handler has received
+    /// everything or [pauses](DatagramIo::pause).
+    fn readable(&mut self, io: &mut DatagramIo<'_>) {
+        let _ = io;
+    }
+
     /// Called when a datagram could not be sent because it is too large or there is no route. On a connected socket it
     /// is also called without an address when the system learns that an earlier datagram did not arrive, for example
     /// because nobody receives there. The socket stays open. By default the error is logged.
@@ -56,7 +65,8 @@ pub trait Datagrams: Any {
     }
 
     /// Called when the send queue had exceeded the [high-water mark](crate::WaterMarks::high) and has fallen to the low
-    /// one.
+    /// one. On a [manual](Reactor::adopt_manual_datagrams) socket, it is called whenever the socket has accepted some of the
+    /// queue, or a queued datagram could not be sent.
     fn writable(&mut self, io: &mut DatagramIo<'_>) {
         let _ = io;
     }

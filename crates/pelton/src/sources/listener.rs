@@ -1,4 +1,6 @@
-//! Listeners accept incoming connections.
+//! Listeners accept incoming connections. `listener/manual.rs` has those that leave accepting to the caller.
+
+mod manual;
 
 use std::io;
 use std::panic::Location;
@@ -6,9 +8,11 @@ use std::time::Duration;
 
 use pelton_os::{Address, Event, Intake, ListenOptions, Socket, SocketFile, Token};
 
+use self::manual::Manual;
 use crate::reactor::callback::{CallbackKind, Site};
 use crate::reactor::source::{Kind, Source};
 use crate::sources::connection::Connection;
+use crate::sources::transport::Control;
 use crate::{Error, Fault, Reactor};
 
 /// The delay before accepting is retried after a failure such as a lack of descriptors.
@@ -27,18 +31,35 @@ pub(crate) struct Listeners {
 /// Handles each accepted connection.
 pub(crate) type Accept = Box<dyn FnMut(&mut Reactor, Socket)>;
 
+/// Is told that there is a connection to accept.
+type Acceptable = Box<dyn FnMut(&mut Reactor, ListenerId)>;
+
+/// The user's code of a listener.
+enum Callback {
+    Accept(Accept),
+    Manual(Acceptable),
+}
+
 /// A listener, as the reactor stores it.
 pub(crate) struct Listener {
     location: &'static Location<'static>,
     /// `None` while it runs.
-    accept: Option<Accept>,
+    callback: Option<Callback>,
+    manual: Manual,
     address: Address,
     /// The file of a Unix socket, if the listener created it and so removes it.
     file: Option<SocketFile>,
     /// Accepting has failed and will be retried later.
     backing_off: bool,
-    /// Accepting is paused until earlier connections have been taken.
+    /// Accepting is paused by its user, or until earlier connections have been taken.
     paused: bool,
+}
+
+impl Listener {
+    /// Returns whether neither its user nor a failure keeps it from accepting.
+    fn accepts(&self) -> bool {
+        !self.backing_off && !self.paused
+    }
 }
 
 impl Kind for Box<Listener> {
@@ -46,6 +67,8 @@ impl Kind for Box<Listener> {
         match event {
             Event::Accepted(_, socket) => reactor.connection_came_in(token, socket),
             Event::AcceptFailed(_, error) => reactor.accepting_failed(token, &error),
+            Event::Receivable(_) => reactor.connection_is_acceptable(token),
+            Event::Ended(_, outcome) => reactor.listener_ended(token, outcome),
             other => reactor.unexpected_event(&other),
         }
     }
@@ -122,7 +145,7 @@ impl Reactor {
         options: &ListenOptions,
         accept: Accept,
     ) -> Result<ListenerId, Error> {
-        self.add_listener(location, accept, Some(address), |reactor, token| {
+        self.add_listener(location, Callback::Accept(accept), Some(address), |reactor, token| {
             reactor.engine.listen(token, address, options)
         })
     }
@@ -137,22 +160,22 @@ impl Reactor {
     ) -> Result<ListenerId, Error> {
         let location = Location::caller();
         let socket = socket.into();
-        self.add_listener(location, serving(location, serve), None, |reactor, token| {
-            reactor.engine.adopt_listener(token, socket)
-        })
+        let callback = Callback::Accept(serving(location, serve));
+        self.add_listener(location, callback, None, |reactor, token| reactor.engine.adopt_listener(token, socket))
     }
 
     fn add_listener(
         &mut self,
         location: &'static Location<'static>,
-        accept: Accept,
+        callback: Callback,
         address: Option<&Address>,
         start: impl FnOnce(&mut Reactor, Token) -> io::Result<()>,
     ) -> Result<ListenerId, Error> {
         self.check_takes_on()?;
         let listener = Listener {
             location,
-            accept: Some(accept),
+            callback: Some(callback),
+            manual: Manual::default(),
             address: Address::Unnamed,
             file: None,
             backing_off: false,
@@ -218,18 +241,54 @@ impl Reactor {
         if self.check_takes_on().is_err() {
             return;
         }
+        if self.listener_mut(token).is_some_and(|listener| listener.manual.control == Control::HandlerFromHeld) {
+            return self.hold_connection(token, socket);
+        }
+        self.call_listener(token, |callback, reactor| {
+            if let Callback::Accept(accept) = callback {
+                accept(reactor, socket);
+            }
+        });
+    }
+
+    /// Tells the callback of a manual listener that there is a connection.
+    fn connection_is_acceptable(&mut self, token: Token) {
+        if self.check_takes_on().is_err() || !self.listener_mut(token).is_some_and(|listener| listener.accepts()) {
+            return;
+        }
+        self.call_listener(token, |callback, reactor| {
+            if let Callback::Manual(acceptable) = callback {
+                acceptable(reactor, ListenerId(token));
+            }
+        });
+    }
+
+    /// Ends a listener that the engine can no longer use. A manual one finds the error by accepting.
+    fn listener_ended(&mut self, token: Token, outcome: io::Result<()>) {
+        self.connection_is_acceptable(token);
+        let Some(listener) = self.listener_mut(token) else { return };
+        let (location, address) = (listener.location, listener.address.clone());
+        let label = self.callbacks.label(Some(ListenerId(token).into()));
+        if let Err(error) = outcome {
+            let message = format!("stopped listening on {address}: {error}");
+            self.report(Fault { label, ..Fault::at(location, "listener", message) });
+        }
+        self.end(ListenerId(token));
+    }
+
+    fn call_listener(&mut self, token: Token, call: impl FnOnce(&mut Callback, &mut Reactor)) {
         let Some(Source::Listener(listener)) = self.sources.get_mut(token) else { return };
-        let Some(accept) = listener.accept.take() else { return };
+        let Some(callback) = listener.callback.take() else { return };
         let site =
             Site { kind: CallbackKind::Connection, place: listener.location, source: Some(ListenerId(token).into()) };
         self.call_source(
             site,
-            accept,
-            |accept, reactor| accept(reactor, socket),
+            callback,
+            |callback, reactor| call(callback, reactor),
             // Also after a panic: this connection is not served, but the next one is.
-            |reactor, accept, _| {
+            |reactor, callback, _| {
                 if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token) {
-                    listener.accept = Some(accept);
+                    listener.callback = Some(callback);
                 }
                 while let Some(token) = reactor.connections.take_accepted() {
                     reactor.connection_is_open(token);
@@ -251,7 +310,7 @@ impl Reactor {
         }
         let Some(Source::Listener(listener)) = self.sources.get_mut(token) else { return };
         // Several accepts may fail in one turn. They share one pause.
-        if std::mem::replace(&mut listener.backing_off, true) {
+        if listener.backing_off {
             return;
         }
         let message = format!("could not accept a connection on {}: {error}", listener.address);
@@ -260,11 +319,18 @@ impl Reactor {
             ..Fault::at(listener.location, "listener", message)
         };
         self.report(fault);
+        self.back_off(token, ACCEPT_RETRY_DELAY);
+    }
+
+    /// Accepts nothing for a while, unless such a pause is under way.
+    fn back_off(&mut self, token: Token, pause: Duration) {
+        let Some(listener) = self.listener_mut(token).filter(|listener| !listener.backing_off) else { return };
+        listener.backing_off = true;
         self.set_accepting(token);
-        self.after(ACCEPT_RETRY_DELAY, move |reactor| {
+        self.after(pause, move |reactor| {
             if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token) {
                 listener.backing_off = false;
-                reactor.set_accepting(token);
+                reactor.resume_after_pause(token);
             }
         });
     }
@@ -286,7 +352,7 @@ impl Reactor {
 
     fn set_accepting(&mut self, token: Token) {
         let Some(Source::Listener(listener)) = self.sources.get(token) else { return };
-        let on = !listener.backing_off && !listener.paused && !self.budget_pauses_accepting();
+        let on = listener.accepts() && listener.manual.held.is_empty() && !self.budget_pauses_accepting();
         if let Err(error) = self.engine.accept(token, Intake::on_if(on)) {
             self.report(Fault::new("listener", format_args!("could not pause or resume accepting: {error}")));
         }

@@ -1,6 +1,7 @@
 //! The mechanism that connections and datagram sockets share: calling the handler, pausing, queueing for a flush, and
 //! the end.
 
+use std::io;
 use std::panic::Location;
 
 use pelton_os::Token;
@@ -42,6 +43,24 @@ impl Pauses {
     }
 }
 
+/// Who decides when a source takes in what has arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Control {
+    /// The reactor passes on what has arrived.
+    Reactor,
+    /// The handler fetches it from the engine.
+    Handler,
+    /// The handler fetches it from the reactor, because the engine takes it in on its own.
+    HandlerFromHeld,
+}
+
+impl Control {
+    /// Returns the control of a manual source, by the engine's answer to the request to leave input to the handler.
+    pub(crate) fn manual(answer: &io::Result<()>) -> Control {
+        if answer.is_ok() { Control::Handler } else { Control::HandlerFromHeld }
+    }
+}
+
 /// A source with a handler that receives and sends.
 pub(crate) trait Transport: 'static {
     type Handler: ?Sized;
@@ -74,6 +93,12 @@ pub(crate) trait Transport: 'static {
 
     /// Starts or stops receiving in the engine, depending on the current state.
     fn update_receiving(reactor: &mut Reactor, token: Token);
+
+    /// Returns whether the handler of a manual source has to fetch held input.
+    fn has_held_input(&self) -> bool;
+
+    /// Notifies the handler of a manual source that there is input.
+    fn report_readable(reactor: &mut Reactor, token: Token);
 }
 
 /// The outcome of calling a handler.
@@ -135,6 +160,32 @@ impl Reactor {
         {
             source.set_over();
             self.sources.reap_later(token, reason);
+        }
+    }
+
+    /// Ends a source before it returns, or when its running callback returns. Returns `false` if there is no such source.
+    pub(crate) fn release_transport<T: Transport>(&mut self, token: Token) -> bool {
+        let Some(source) = T::find(self, token) else { return false };
+        if source.handler().is_none() {
+            self.transport_is_over::<T>(token, Reason::Local);
+        } else if !source.is_over() {
+            source.set_over();
+            self.reap_source(token, Reason::Local);
+        } else if let Some(reason) = self.sources.take_over(token) {
+            self.reap_source(token, reason);
+        }
+        true
+    }
+
+    /// Notifies the handler of a manual source of held input, now and in each turn until it is fetched.
+    pub(crate) fn report_held_input<T: Transport>(&mut self, token: Token) {
+        let has_input = |reactor: &mut Reactor| T::find(reactor, token).is_some_and(|source| source.has_held_input());
+        if !has_input(self) {
+            return;
+        }
+        T::report_readable(self, token);
+        if has_input(self) {
+            self.next_tick(move |reactor| reactor.queue_flush_of::<T>(token));
         }
     }
 

@@ -24,6 +24,7 @@ on_every_engine![
     a_periodic_timer_can_cancel_and_reset_itself,
     periodic_timer_with_zero_period_does_not_starve_events,
     a_sleep_ends_when_the_earliest_timer_is_due,
+    outside_a_turn_the_time_is_never_old,
 ];
 
 fn timers_fire_by_deadline_and_then_in_the_order_set(on: On) {
@@ -36,6 +37,17 @@ fn timers_fire_by_deadline_and_then_in_the_order_set(on: On) {
     }
     run_until(&mut reactor, |_| log.len() == 6);
     assert_eq!(log.take(), ["a", "b1", "b2", "b3", "c", "d"]);
+}
+
+fn outside_a_turn_the_time_is_never_old(on: On) {
+    let mut event_loop = on.reactor();
+    poll(&mut event_loop);
+    sleep(20 * MILLISECOND);
+    let now = event_loop.clock();
+    assert!(event_loop.now() >= now);
+    // Code that does not know whether a turn is running gets the same.
+    let reactor: &mut pelton::Reactor = &mut event_loop;
+    assert!(reactor.now() >= now);
 }
 
 fn a_timer_is_never_early(on: On) {

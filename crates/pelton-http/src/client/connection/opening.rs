@@ -62,7 +62,9 @@ impl ClientConnection {
 
     /// The connection can take requests.
     pub(super) fn ready(&mut self, io: &mut Io<'_>) {
+        self.shared.add(|stats| stats.opened += 1);
         self.take_next(io);
+        self.shared.clone().supply(io.reactor(), self.origin());
     }
 
     fn cannot_open(&mut self, io: &mut Io<'_>, kind: ErrorKind) {

@@ -61,7 +61,13 @@ impl ClientConnection {
             match step {
                 Step::Next => {}
                 Step::Wait => break,
-                Step::Complete => return self.complete(io, at == chunk.len()),
+                Step::Complete => {
+                    let exactly = at == chunk.len();
+                    if !exactly {
+                        self.shared.add(|stats| stats.unasked += 1);
+                    }
+                    return self.complete(io, exactly);
+                }
                 Step::Fail(kind) => return self.fail(io, kind),
                 Step::Switch(handler) => {
                     self.phase = Phase::Closing;
@@ -82,7 +88,9 @@ impl ClientConnection {
         let step = match piece {
             Piece::More => Step::Wait,
             Piece::Interim(head) => {
-                if head.status() == 100 && matches!(busy.upload, Upload::Held(_)) {
+                if head.status() != 100 {
+                    call.tell(io.reactor(), ResponseEvent::Interim(Head { head, call, follows: input.len() - used }));
+                } else if matches!(busy.upload, Upload::Held(_)) {
                     self.send_body_anyway(io);
                 }
                 Step::Next
@@ -98,7 +106,7 @@ impl ClientConnection {
                     busy.delivery = Delivery::Redirect { to: Box::new(to), status: head.status() };
                     return Ok((used, Step::Next));
                 }
-                if busy.to == To::Upgrade {
+                if busy.to == To::Upgrade && !call.takes_refusals() {
                     return Ok((used, Step::Fail(ErrorKind::NotSwitched(head.status()))));
                 }
                 let intake = &mut busy.intake;
@@ -108,7 +116,7 @@ impl ClientConnection {
                 } else if busy.to != To::Head && head.content_length().is_some_and(|length| length > intake.most) {
                     return Err(ErrorKind::TooLarge { limit: intake.most });
                 }
-                call.tell(io.reactor(), ResponseEvent::Head(Head { head, call }));
+                call.tell(io.reactor(), ResponseEvent::Head(Head { head, call, follows: input.len() - used }));
                 Step::Next
             }
             Piece::Data(data) => match busy.delivery {
@@ -125,7 +133,8 @@ impl ClientConnection {
             }
             Piece::Switched(head) => {
                 let accept = call.state.borrow_mut().accept.take();
-                let handler = accept.and_then(|accept| accept(io.reactor(), Head { head, call }));
+                let handler =
+                    accept.and_then(|accept| accept(io.reactor(), Head { head, call, follows: input.len() - used }));
                 match handler {
                     Some(handler) => {
                         call.place.set(crate::client::call::Place::Over);

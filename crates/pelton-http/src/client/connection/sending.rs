@@ -49,7 +49,10 @@ impl ClientConnection {
             };
             busy.upload = match upload {
                 Upload::Done => Upload::Done,
-                upload if parts.given.expects_continue => Upload::Held(Box::new(upload)),
+                upload if parts.given.expects_continue => {
+                    busy.call.awaits_consent.set(true);
+                    Upload::Held(Box::new(upload))
+                }
                 Upload::Content(Content::Bytes(bytes)) if bytes.len() as u64 <= COPIED => {
                     out.extend_from_slice(&bytes);
                     Upload::Done
@@ -71,17 +74,24 @@ impl ClientConnection {
 
     /// Sends as much of the body as is available and fits.
     pub(super) fn pump(&mut self, io: &mut Io<'_>) {
-        let Some(busy) = &mut self.busy else { return };
+        while self.pump_once(io) {}
+    }
+
+    /// Sends what there is, and asks for more. Returns whether there is more, which whoever was asked could not send from here.
+    fn pump_once(&mut self, io: &mut Io<'_>) -> bool {
+        let Some(busy) = &mut self.busy else { return false };
         if matches!(busy.upload, Upload::Done | Upload::Held(_)) {
-            return;
+            return false;
         }
         let call = busy.call.clone();
+        let mut is_full = false;
         loop {
             let high = io.water_marks().high as u64;
             if io.queued() as u64 + io.queued_in_files() > high {
+                is_full = true;
                 break;
             }
-            let Some(busy) = &mut self.busy else { return };
+            let Some(busy) = &mut self.busy else { return false };
             let piece = match &mut busy.upload {
                 Upload::Content(content) => Some(content.split_to(PIECE)).filter(|piece| !piece.is_empty()),
                 Upload::Parts(rest, contents, next) => {
@@ -106,22 +116,30 @@ impl ClientConnection {
                     }
                     None => {
                         let what = "the body of the request is longer than announced";
-                        return self.fail(io, ErrorKind::BadRequest(what.into()));
+                        self.fail(io, ErrorKind::BadRequest(what.into()));
+                        return false;
                     }
                 },
                 Upload::Stream(None) => send_chunk(io, piece),
                 _ => send(io, piece),
             };
             if sent.is_err() {
-                return io.close();
+                io.close();
+                return false;
             }
         }
-        if matches!(self.busy.as_ref().map(|busy| &busy.upload), Some(Upload::Stream(_))) {
-            call.notify_room(io.reactor());
-            if call.is_over() && self.busy.is_some() {
+        if !matches!(self.busy.as_ref().map(|busy| &busy.upload), Some(Upload::Stream(_))) {
+            return false;
+        }
+        call.notify_room(io.reactor());
+        if call.is_over() {
+            if self.busy.is_some() {
                 self.drop_call(io);
             }
+            return false;
         }
+        let outgoing = call.outgoing.borrow();
+        !is_full && (outgoing.finished || !outgoing.queue.is_empty())
     }
 
     /// There is no more of the body for now. If it is complete, its end is sent.
@@ -135,7 +153,7 @@ impl ClientConnection {
             }
             Upload::Stream(None) => {
                 let mut end = Vec::new();
-                chunks::last_chunk(&mut end, b"");
+                chunks::last_chunk(&mut end, &busy.call.outgoing.borrow().trailers);
                 if io.send(&end).is_err() {
                     return io.close();
                 }
@@ -151,6 +169,7 @@ impl ClientConnection {
         let Some(busy) = &mut self.busy else { return };
         if let Upload::Held(upload) = std::mem::take(&mut busy.upload) {
             busy.upload = *upload;
+            busy.call.awaits_consent.set(false);
             self.pump(io);
             self.set_deadline(io);
         }

@@ -7,14 +7,16 @@
 use std::io;
 use std::rc::Rc;
 
+use super::watches::{Input, Registration};
 use super::{ReadinessEngine, Role, Watch, with_intake, with_sending};
 use crate::chunk::{Buffer, Buffers};
 use crate::datagram::{Arrived, BATCH};
+use crate::endpoint::Endpoint;
 use crate::engine::{DatagramEngine, Event, Intake, Sending, WatchEngine, no_such_source};
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
 use crate::{
-    Address, Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, Mode, Readiness, Socket, Token,
+    Address, Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, Mode, Readiness, Socket, Space, Token,
 };
 
 /// The first batch size. It doubles whenever a batch was full: most sockets never get more than a few datagrams at a time,
@@ -55,7 +57,7 @@ impl Receiving {
     }
 
     /// Receives a batch and calls `found` with each datagram. Returns the error that followed them, if any.
-    fn receive(&mut self, socket: &SystemSocket, mut found: impl FnMut(Datagram)) -> Option<io::Error> {
+    fn receive(&mut self, socket: &Endpoint, mut found: impl FnMut(Datagram)) -> Option<io::Error> {
         while self.buffers.len() < self.batch {
             self.buffers.push(self.home.take());
         }
@@ -88,8 +90,8 @@ impl Datagrams {
 }
 
 impl<P: Poller> ReadinessEngine<P> {
-    fn add_datagrams(&mut self, token: Token, socket: SystemSocket) -> io::Result<()> {
-        self.register_socket(token, Interest::READABLE, socket, Role::Datagrams)?;
+    fn add_datagrams(&mut self, token: Token, endpoint: Endpoint) -> io::Result<()> {
+        self.register_endpoint(token, endpoint, Role::Datagrams)?;
         self.datagrams.sockets += 1;
         Ok(())
     }
@@ -98,7 +100,10 @@ impl<P: Poller> ReadinessEngine<P> {
     pub(super) fn datagrams_are_ready(&mut self, token: Token, readiness: Readiness) {
         let Some(watch) = self.watches.get(token) else { return };
         if watch.interest.readable() && readiness.contains(Readiness::READABLE) {
-            self.receive_batch(token);
+            match watch.input {
+                Input::Reported => self.events.push_back(Event::Receivable(token)),
+                _ => self.receive_batch(token),
+            }
         }
         if readiness.contains(Readiness::WRITABLE) {
             self.events.push_back(Event::Sendable(token));
@@ -112,6 +117,10 @@ impl<P: Poller> ReadinessEngine<P> {
         let failed = receiving.receive(socket, |datagram| events.push_back(Event::Datagram(token, datagram)));
         match failed {
             None => {}
+            Some(_) if socket.is_closed_by_owner() => {
+                let ended = self.owner_has_closed_unnoticed(token);
+                self.events.extend(ended);
+            }
             Some(error) if is_final(&error) => {
                 // A level-triggered poller would report it over and over.
                 let outcome = self.receive_datagrams(token, Intake::Off).and(Err(error));
@@ -131,29 +140,53 @@ impl<P: Poller> ReadinessEngine<P> {
 
 impl<P: Poller> DatagramEngine for ReadinessEngine<P> {
     fn bind_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()> {
-        self.add_datagrams(token, SystemSocket::bound_datagrams(address, options)?)
+        self.add_datagrams(token, Endpoint::Own(SystemSocket::bound_datagrams(address, options)?))
     }
 
     fn connect_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()> {
-        self.add_datagrams(token, SystemSocket::connected_datagrams(address, options)?)
+        self.add_datagrams(token, Endpoint::Own(SystemSocket::connected_datagrams(address, options)?))
     }
 
     fn adopt_datagrams(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        self.add_datagrams(token, socket.into_system()?.check_datagrams()?)
+        self.add_datagrams(token, socket.into_datagrams()?)
     }
 
     fn receive_datagrams(&mut self, token: Token, intake: Intake) -> io::Result<()> {
         let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
+        if watch.registration == Registration::Lost {
+            // Its owner has closed it.
+            return Ok(());
+        }
         self.rewatch(token, with_intake(watch.interest, intake), Mode::Level)
     }
 
+    fn receive_datagrams_manually(&mut self, token: Token) -> io::Result<()> {
+        self.report_input(token)
+    }
+
+    fn receive_datagram_into(&mut self, token: Token, space: &mut Space<'_>) -> io::Result<(usize, Option<Address>)> {
+        match self.watches.get(token).map(|watch| &watch.role) {
+            Some(Role::Datagrams(socket)) => socket.receive_datagram(space),
+            _ => Err(no_such_source(token)),
+        }
+    }
+
+    fn send_datagram_now(&mut self, token: Token, to: Option<&Address>, bytes: &[u8]) -> io::Result<()> {
+        match self.watches.get(token).map(|watch| &watch.role) {
+            Some(Role::Datagrams(socket)) => socket.send_datagram(to, bytes),
+            _ => Err(no_such_source(token)),
+        }
+    }
+
     fn send_datagrams(&mut self, token: Token, outbox: &mut DatagramOutbox) -> io::Result<Sending> {
-        let Some(Watch { role: Role::Datagrams(socket), interest, .. }) = self.watches.get(token) else {
+        let Some(Watch { role: Role::Datagrams(socket), interest, input, .. }) = self.watches.get(token) else {
             return Err(no_such_source(token));
         };
         let failures = &mut self.datagrams.failures;
         let before = failures.len();
-        let sending = send_all(socket, outbox, |to, error| failures.push(Event::SendFailed(token, to, error)));
+        let patience = if *input == Input::Reported { Patience::Waits } else { Patience::GivesUp };
+        let failed = |to, error| failures.push(Event::SendFailed(token, to, error));
+        let sending = send_all(socket, outbox, patience, failed);
         let failed = failures.len() > before;
         if failed {
             failures.push(Event::Sendable(token));
@@ -175,11 +208,21 @@ fn is_final(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK | libc::EINVAL | libc::EFAULT | libc::ENOTCONN))
 }
 
+/// What becomes of a datagram whose receiver has no room, although the socket has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// It has failed: the poller cannot wait for the receiver, and the datagrams behind it should not.
+    GivesUp,
+    /// It stays, and the caller tries again.
+    Waits,
+}
+
 /// Sends until the outbox is empty, the socket is full, or this socket has used up its share of the turn. Datagrams that cannot
 /// be sent are removed and passed to `failed`.
 fn send_all(
-    socket: &SystemSocket,
+    socket: &Endpoint,
     outbox: &mut DatagramOutbox,
+    patience: Patience,
     mut failed: impl FnMut(Option<Address>, io::Error),
 ) -> Sending {
     // The error of the first datagram, if it failed and will be tried once more.
@@ -202,8 +245,9 @@ fn send_all(
         let to = outbox.next_to();
         let worth_another_try = match error.kind() {
             io::ErrorKind::Interrupted => continue,
-            // The socket has room but this receiver does not. The poller cannot wait for that, and the datagrams behind it
-            // should not. It is tried once more in case the receiver made room in the meantime.
+            io::ErrorKind::WouldBlock if patience == Patience::Waits => break,
+            // The socket has room but this receiver does not. It is tried once more in case the receiver made room in the
+            // meantime.
             io::ErrorKind::WouldBlock if to.is_some_and(is_unix) && socket.has_room() => true,
             io::ErrorKind::WouldBlock => break,
             _ => to.is_none(),

@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io;
 
+use super::watches::Input;
 use super::{ReadinessEngine, Role, Watch};
-use crate::engine::{Event, Intake, ListenEngine, WatchEngine};
+use crate::endpoint::Endpoint;
+use crate::engine::{Event, Intake, ListenEngine, WatchEngine, no_such_source};
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
-use crate::{Address, Interest, ListenOptions, Mode, Socket, Token};
+use crate::{Accepted, Address, Interest, ListenOptions, Mode, Socket, Token};
 
 /// Connections that one listener accepts per turn, so that a flood of them does not starve other sources.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -25,11 +27,11 @@ pub(super) struct Listeners {
 }
 
 impl<P: Poller> ReadinessEngine<P> {
-    fn add_listener(&mut self, token: Token, socket: SystemSocket) -> io::Result<()> {
+    fn add_listener(&mut self, token: Token, endpoint: Endpoint) -> io::Result<()> {
         if self.listeners.spare.is_none() {
             self.listeners.spare = Some(File::open("/dev/null")?);
         }
-        self.register_socket(token, Interest::READABLE, socket, Role::Listener)?;
+        self.register_endpoint(token, endpoint, Role::Listener)?;
         self.drop_forgotten_listeners();
         let Listeners { all, unchecked, .. } = &mut self.listeners;
         all.push(token);
@@ -63,23 +65,25 @@ impl<P: Poller> ReadinessEngine<P> {
         loop {
             if self.listeners.accepting.is_none() {
                 let token = self.listeners.unchecked.pop()?;
-                let accepts = self.watches.get(token).is_some_and(|watch| watch.interest.readable());
+                let accepts = |watch: &Watch| watch.interest.readable() && watch.input == Input::Received;
+                let accepts = self.watches.get(token).is_some_and(accepts);
                 self.listeners.accepting = accepts.then_some((token, ACCEPTS_PER_TURN));
             }
             let Some((token, left)) = self.listeners.accepting else { continue };
             self.listeners.accepting = (left > 1).then_some((token, left - 1));
-            match self.accept_one(token) {
+            match self.accept_waiting(token) {
                 None => self.listeners.accepting = None,
                 event => return event,
             }
         }
     }
 
-    fn accept_one(&mut self, token: Token) -> Option<Event> {
+    fn accept_waiting(&mut self, token: Token) -> Option<Event> {
         loop {
             let Role::Listener(listener) = &self.watches.get(token)?.role else { return None };
             match listener.accept() {
                 Ok(socket) => return Some(Event::Accepted(token, socket.into())),
+                Err(_) if listener.is_closed_by_owner() => return self.owner_has_closed_unnoticed(token),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return None,
                     // The connection was closed before it was accepted, or a signal came: try the next.
@@ -93,13 +97,11 @@ impl<P: Poller> ReadinessEngine<P> {
 
 impl<P: Poller> ListenEngine for ReadinessEngine<P> {
     fn listen(&mut self, token: Token, address: &Address, options: &ListenOptions) -> io::Result<()> {
-        self.add_listener(token, SystemSocket::listen(address, options)?)
+        self.add_listener(token, Endpoint::Own(SystemSocket::listen(address, options)?))
     }
 
     fn adopt_listener(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        let socket = socket.into_system()?;
-        socket.send_without_delay();
-        self.add_listener(token, socket)
+        self.add_listener(token, socket.into_listener()?)
     }
 
     fn accept(&mut self, token: Token, intake: Intake) -> io::Result<()> {
@@ -108,6 +110,17 @@ impl<P: Poller> ListenEngine for ReadinessEngine<P> {
             Intake::Off => Interest::NONE,
         };
         self.rewatch(token, interest, Mode::Level)
+    }
+
+    fn accept_manually(&mut self, token: Token) -> io::Result<()> {
+        self.report_input(token)
+    }
+
+    fn accept_one(&mut self, token: Token) -> io::Result<Accepted> {
+        match self.watches.get(token).map(|watch| &watch.role) {
+            Some(Role::Listener(listener)) => listener.accept_from(),
+            _ => Err(no_such_source(token)),
+        }
     }
 
     fn accept_again(&mut self) {

@@ -28,6 +28,7 @@ use self::streams::Streams;
 use self::unpolled::AlwaysReady;
 use self::watches::{Input, Registration, Strangers, Watch, Watches};
 use super::{Engine, Event, Forgotten, Intake, Park, Sending, no_such_source};
+use crate::endpoint::Endpoint;
 use crate::poller::{Poller, Trigger};
 use crate::socket::SystemSocket;
 use crate::stream::{self, Stream};
@@ -56,19 +57,20 @@ pub struct ReadinessEngine<P> {
 enum Role {
     /// A descriptor that belongs to somebody else.
     Watched,
-    Listener(SystemSocket),
+    Listener(Box<Endpoint>),
     Connecting(SystemSocket),
     Stream(Stream),
-    Datagrams(SystemSocket),
+    Datagrams(Box<Endpoint>),
 }
 
 impl Role {
-    /// The descriptor, unless it belongs to somebody else who watches it or has closed it.
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// The descriptor. Fails if it belongs to somebody else who watches it or has closed it.
+    fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         match self {
-            Role::Watched => None,
-            Role::Listener(socket) | Role::Connecting(socket) | Role::Datagrams(socket) => Some(socket.as_fd()),
-            Role::Stream(stream) => stream.fd().ok(),
+            Role::Watched => Err(io::ErrorKind::Unsupported.into()),
+            Role::Connecting(socket) => Ok(socket.as_fd()),
+            Role::Listener(endpoint) | Role::Datagrams(endpoint) => endpoint.fd(),
+            Role::Stream(stream) => stream.fd(),
         }
     }
 }
@@ -127,7 +129,7 @@ impl<P: Poller> ReadinessEngine<P> {
     }
 
     fn fd(&self, token: Token) -> io::Result<BorrowedFd<'_>> {
-        let fd = self.watches.get(token).and_then(|watch| watch.role.fd());
+        let fd = self.watches.get(token).and_then(|watch| watch.role.fd().ok());
         fd.ok_or_else(|| no_such_source(token))
     }
 
@@ -136,13 +138,14 @@ impl<P: Poller> ReadinessEngine<P> {
         let watch = self.watches.get(token)?;
         match &watch.role {
             Role::Watched => Some(Event::Ready(token, readiness)),
+            _ if watch.registration == Registration::Lost => self.lost_source_is_ready(token, readiness),
+            Role::Listener(_) if watch.input == Input::Reported => Some(Event::Receivable(token)),
             Role::Listener(_) => self.listener_is_ready(token),
             Role::Connecting(_) => self.connect_is_over(token),
             Role::Datagrams(_) => {
                 self.datagrams_are_ready(token, readiness);
                 self.events.pop_front()
             }
-            Role::Stream(_) if watch.registration == Registration::Lost => self.lost_stream_is_ready(token, readiness),
             Role::Stream(_) => {
                 let sendable = readiness.contains(Readiness::WRITABLE);
                 if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {
@@ -152,9 +155,18 @@ impl<P: Poller> ReadinessEngine<P> {
                 if sendable {
                     self.events.push_back(Event::Sendable(token));
                 }
-                if input == Input::Reported { Some(Event::Receivable(token)) } else { self.receive_once(token) }
+                if input == Input::Reported { self.stream_is_receivable(token) } else { self.receive_once(token) }
             }
         }
+    }
+
+    /// From now on, only reports the input of a source.
+    fn report_input(&mut self, token: Token) -> io::Result<()> {
+        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
+        if watch.input == Input::Received {
+            watch.input = Input::Reported;
+        }
+        Ok(())
     }
 
     /// Handles a report of the poller. Not inlined: most calls of `next` find no report, and would save registers for this.

@@ -131,21 +131,18 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
     fn receive(&mut self, token: Token, intake: Intake) -> io::Result<()> {
         let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
         let Role::Stream(stream) = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
-        if let Stream::Descriptor(descriptor) = stream
-            && (descriptor.kind() == StreamKind::WriteOnly || watch.registration == Registration::Lost)
-        {
-            return Ok(());
+        if let Stream::Descriptor(descriptor) = stream {
+            let only_sends = descriptor.kind() == StreamKind::WriteOnly && watch.input != Input::Reported;
+            if only_sends || watch.registration == Registration::Lost {
+                return Ok(());
+            }
         }
         let intake = if watch.input == Input::Ended { Intake::Off } else { intake };
         self.rewatch(token, with_intake(watch.interest, intake), Mode::Level)
     }
 
     fn receive_manually(&mut self, token: Token) -> io::Result<()> {
-        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
-        if watch.input == Input::Received {
-            watch.input = Input::Reported;
-        }
-        Ok(())
+        self.report_input(token)
     }
 
     fn receive_into(&mut self, token: Token, spaces: &mut [Space<'_>]) -> io::Result<usize> {

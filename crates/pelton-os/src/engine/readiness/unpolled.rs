@@ -7,7 +7,7 @@ use super::{ReadinessEngine, Role};
 use crate::engine::{Event, WatchEngine};
 use crate::poller::Poller;
 use crate::stream::Stream;
-use crate::{Interest, Mode, Readiness, Token, fault};
+use crate::{Interest, Mode, Readiness, StreamKind, Token, fault};
 
 /// Streams over devices that are always ready, such as `/dev/null` and `/dev/zero`. epoll refuses to wait for them. While one
 /// receives or sends, the engine does not sleep, and each turn serves it once.
@@ -52,7 +52,8 @@ impl Role {
     pub(super) fn is_closed_by_owner(&self) -> bool {
         match self {
             Role::Stream(Stream::Descriptor(descriptor)) => descriptor.is_closed_by_owner(),
-            _ => false,
+            Role::Listener(endpoint) | Role::Datagrams(endpoint) => endpoint.is_closed_by_owner(),
+            Role::Watched | Role::Connecting(_) | Role::Stream(Stream::Socket(_)) => false,
         }
     }
 }
@@ -81,8 +82,8 @@ impl<P: Poller> ReadinessEngine<P> {
         }
     }
 
-    /// The poller has reported a stream that is lost to it.
-    pub(super) fn lost_stream_is_ready(&mut self, token: Token, readiness: Readiness) -> Option<Event> {
+    /// The poller has reported a source that is lost to it.
+    pub(super) fn lost_source_is_ready(&mut self, token: Token, readiness: Readiness) -> Option<Event> {
         if readiness.contains(Readiness::CLOSED) {
             return self.owner_has_closed(token);
         }
@@ -91,26 +92,38 @@ impl<P: Poller> ReadinessEngine<P> {
         None
     }
 
-    /// The owner of a borrowed descriptor has closed it: ends the stream. The poller does not have it any more.
+    /// The owner of a borrowed descriptor has closed it: ends the source. The poller does not have it any more.
     pub(super) fn owner_has_closed(&mut self, token: Token) -> Option<Event> {
         let watch = self.watches.get_mut(token)?;
-        let Role::Stream(stream) = &watch.role else { return None };
+        let error = watch.role.fd().err().unwrap_or_else(|| rustix::io::Errno::BADF.into());
         watch.registration = Registration::Lost;
         watch.interest = Interest::NONE;
         if std::mem::replace(&mut watch.input, Input::Ended) == Input::Ended {
             return None;
         }
-        let error = stream.fd().err().unwrap_or_else(|| rustix::io::Errno::BADF.into());
         Some(Event::Ended(token, Err(error)))
     }
 
-    /// The poller has reported a stream whose owner has closed it without a word: the report is about another file that has its
+    /// The poller has reported a source whose owner has closed it without a word: the report is about another file that has its
     /// number now, or about a duplicate.
     pub(super) fn owner_has_closed_unnoticed(&mut self, token: Token) -> Option<Event> {
         if let Err(error) = self.watches.get_mut(token)?.leave(&mut self.parking.poller) {
-            fault::report_here("stream", &format_args!("could not remove a closed descriptor: {error}"));
+            fault::report_here("engine", &format_args!("could not remove a closed descriptor: {error}"));
         }
         self.owner_has_closed(token)
+    }
+
+    /// The poller has reported input of a stream that is received manually. On a stream that only sends, that is the end, unless
+    /// the poller cannot tell.
+    pub(super) fn stream_is_receivable(&mut self, token: Token) -> Option<Event> {
+        match &self.watches.get(token)?.role {
+            Role::Stream(Stream::Descriptor(descriptor))
+                if descriptor.kind() == StreamKind::WriteOnly && !descriptor.has_lost_reader() =>
+            {
+                self.one_way_is_readable(token)
+            }
+            _ => Some(Event::Receivable(token)),
+        }
     }
 
     /// The poller has reported a stream that only sends. That is how it tells that nobody reads any more. Other reports mean

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::unpolled::{AlwaysReady, is_always_ready};
 use super::{ReadinessEngine, Role};
+use crate::endpoint::Endpoint;
 use crate::engine::{WatchEngine, no_such_source};
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
@@ -33,7 +34,7 @@ impl Watch {
     }
 }
 
-/// What happens with the input of a stream.
+/// What happens with the input of a source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Input {
     /// It is received as soon as it is there.
@@ -214,6 +215,17 @@ impl<P: Poller> ReadinessEngine<P> {
     ) -> io::Result<()> {
         let fd = socket.as_fd().as_raw_fd();
         self.register(token, fd, interest, Mode::Level, role(socket))
+    }
+
+    /// Adds a listener or a datagram socket.
+    pub(super) fn register_endpoint(
+        &mut self,
+        token: Token,
+        endpoint: Endpoint,
+        role: impl FnOnce(Box<Endpoint>) -> Role,
+    ) -> io::Result<()> {
+        let number = endpoint.number();
+        self.register(token, number, Interest::READABLE, Mode::Level, role(Box::new(endpoint)))
     }
 
     /// Removes a source from the table and from the poller.

@@ -105,6 +105,17 @@ async def stream(source, sink):
                 close()
 
 
+def complete(awaitable):
+    """Run an awaitable to its end, on a thread without a loop."""
+    if asyncio._get_running_loop() is not None:
+        close = getattr(awaitable, "close", None)
+        if close is not None:
+            close()
+        raise RuntimeError("an awaitable cannot be awaited in a call that is made while its loop waits")
+    with asyncio.Runner(loop_factory=pelton.new_event_loop) as runner:
+        return runner.run(wait_for(awaitable))
+
+
 def run(loop):
     """Run a loop until it is told to stop, whatever exceptions escape from it."""
     asyncio.set_event_loop(loop)

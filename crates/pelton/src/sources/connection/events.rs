@@ -225,7 +225,7 @@ impl Reactor {
     /// Delivers held-back input until the connection stops receiving.
     pub(super) fn deliver_held(&mut self, token: Token) {
         if self.stream_mut(token).is_some_and(|stream| stream.is_manual()) {
-            return self.report_held(token);
+            return self.report_held_input::<ConnectionState>(token);
         }
         loop {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };

@@ -10,22 +10,11 @@ use bytes::Bytes;
 use pelton_os::{Socket, Space, Token};
 
 use super::io::Input;
-use super::stream::Stage;
+use super::stream::{Peer, Stage};
 use super::{Connection, ConnectionId, ConnectionState, Io, Reason};
 use crate::reactor::source::Source;
-use crate::sources::transport::{Pauses, Transport};
+use crate::sources::transport::{Control, Pauses, Transport};
 use crate::{Error, Reactor};
-
-/// Who decides when a connection receives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Control {
-    /// The reactor passes on what has arrived.
-    Reactor,
-    /// The handler fetches it from the engine.
-    Handler,
-    /// The handler fetches it from the reactor, because the engine receives on its own.
-    HandlerFromHeld,
-}
 
 impl ConnectionState {
     #[inline]
@@ -53,7 +42,8 @@ impl Reactor {
     /// - A system error while the queue is sent drops the queue and is reported with `writable`:
     ///   [`take_send_error`](Io::take_send_error) returns it. Input that came before it can still be received.
     ///
-    /// A manual connection cannot have [layers](crate::Layer).
+    /// The write end of a pipe has no input. After `resume`, `readable` tells that nobody reads any more, and receiving
+    /// returns 0 then. A manual connection cannot have [layers](crate::Layer).
     ///
     /// ```
     /// use pelton::{Chunk, Connection, Io, Reactor, Space};
@@ -83,15 +73,15 @@ impl Reactor {
     #[track_caller]
     pub fn adopt_manual(&mut self, socket: impl Into<Socket>, handler: impl Connection) -> Result<ConnectionId, Error> {
         let id = self.take_on(Location::caller(), socket.into(), Box::new(handler))?;
-        let control = match self.engine.receive_manually(id.0) {
-            Ok(()) => Control::Handler,
-            Err(_) => Control::HandlerFromHeld,
-        };
+        let control = Control::manual(&self.engine.receive_manually(id.0));
         if let Some(stream) = self.stream_mut(id.0) {
             stream.control = control;
             stream.throttles = false;
             stream.stage = Stage::Open;
             stream.pauses.add(Pauses::HANDLER);
+            // The handler of one that only sends finds the end by receiving, too.
+            stream.peer = Peer::Sends;
+            self.set_receiving(id.0);
         }
         Ok(id)
     }
@@ -102,15 +92,7 @@ impl Reactor {
     ///
     /// Inside a callback of the connection itself, this does the same as [`Io::close`].
     pub fn release_connection(&mut self, id: ConnectionId) -> bool {
-        let Some(stream) = self.stream_mut(id.0) else { return false };
-        if !stream.is_over() {
-            self.end_connection(id.0, Reason::Local);
-        } else if stream.handler.is_some()
-            && let Some(reason) = self.sources.take_over(id.0)
-        {
-            self.reap(id.0, reason);
-        }
-        true
+        self.release_transport::<ConnectionState>(id.0)
     }
 
     /// Ends a connection immediately, or when its callback returns.
@@ -156,20 +138,6 @@ impl Reactor {
             }
             (Ok(()), _) => self.hold_for_handler(token, Input::End),
             (Err(error), _) => self.end_connection(token, Reason::Failed(error)),
-        }
-    }
-
-    /// Notifies the handler of held input, now and in each turn until it is fetched.
-    pub(super) fn report_held(&mut self, token: Token) {
-        let has_input = |reactor: &mut Reactor| {
-            reactor.stream_mut(token).is_some_and(|stream| stream.receives() && stream.holds_input())
-        };
-        if !has_input(self) {
-            return;
-        }
-        self.notify(token, |handler, io| handler.readable(io));
-        if has_input(self) {
-            self.next_tick(move |reactor| reactor.queue_flush(token));
         }
     }
 

@@ -13,14 +13,13 @@ use super::dial::Dial;
 use super::hand_over::Successor;
 use super::io::Input;
 use super::layer::Layers;
-use super::manual::Control;
 use super::progress::Sample;
 use super::proxy::{Feed, Forwarding};
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::reactor::callback::{CallbackKind, SourceId};
 use crate::reactor::source::{Counted, Source};
 use crate::sources::short_queue::ShortQueue;
-use crate::sources::transport::{Pauses, Transport};
+use crate::sources::transport::{Control, Pauses, Transport};
 use crate::{LazyTimer, Reactor, ReconnectId};
 
 /// The state of a connection. There may be very many idle connections, so state that only some need is in [`Extra`].
@@ -391,6 +390,14 @@ impl Transport for ConnectionState {
 
     fn update_receiving(reactor: &mut Reactor, token: Token) {
         reactor.set_receiving(token);
+    }
+
+    fn has_held_input(&self) -> bool {
+        self.receives() && self.holds_input()
+    }
+
+    fn report_readable(reactor: &mut Reactor, token: Token) {
+        reactor.notify(token, |handler, io| handler.readable(io));
     }
 }
 

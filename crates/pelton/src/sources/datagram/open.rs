@@ -105,11 +105,17 @@ impl Reactor {
         socket: impl Into<Socket>,
         handler: impl Datagrams,
     ) -> Result<DatagramsId, Error> {
-        let socket = socket.into();
-        self.add_datagrams(Location::caller(), Box::new(handler), false, |reactor, token| {
-            reactor.engine.adopt_datagrams(token, socket)
-        })
-        .map_err(|error| error.doing(|| "adopt a datagram socket".to_owned()))
+        self.adopt_datagrams_from(Location::caller(), socket.into(), Box::new(handler))
+    }
+
+    pub(super) fn adopt_datagrams_from(
+        &mut self,
+        location: &'static Location<'static>,
+        socket: Socket,
+        handler: Box<dyn Datagrams>,
+    ) -> Result<DatagramsId, Error> {
+        self.add_datagrams(location, handler, false, |reactor, token| reactor.engine.adopt_datagrams(token, socket))
+            .map_err(|error| error.doing(|| "adopt a datagram socket".to_owned()))
     }
 
     fn add_datagrams(

@@ -1,5 +1,6 @@
 //! The state of a datagram socket, and the handling of its events.
 
+use std::collections::VecDeque;
 use std::io;
 use std::panic::Location;
 
@@ -9,7 +10,7 @@ use super::{DatagramIo, Datagrams, DatagramsId};
 use crate::reactor::callback::{CallbackKind, Site, SourceId};
 use crate::reactor::source::{Counted, Kind, Source};
 use crate::sources::short_queue::ShortQueue;
-use crate::sources::transport::{Pauses, Transport};
+use crate::sources::transport::{Control, Pauses, Transport};
 use crate::{Reactor, Reason, WaterMarks};
 
 /// The state of a datagram socket.
@@ -21,10 +22,13 @@ pub(crate) struct DatagramSocket {
     pub(super) marks: WaterMarks,
     pub(super) stage: Stage,
     pauses: Pauses,
-    /// Datagrams of a received batch that cannot be delivered yet.
-    held: ShortQueue<Datagram>,
+    pub(super) control: Control,
+    /// Datagrams of a received batch that cannot be delivered yet, or that the handler of a manual socket has to fetch.
+    pub(super) held: ShortQueue<Datagram>,
+    /// Why queued datagrams of a manual socket could not be sent.
+    pub(super) send_errors: VecDeque<io::Error>,
     /// The engine is sending, or the socket is full. The engine will report when it is ready for more.
-    busy: bool,
+    pub(super) busy: bool,
     /// The send queue has exceeded the high-water mark and has not fallen to the low one yet.
     pub(super) above_high: bool,
     /// The socket is queued for the next flush.
@@ -56,7 +60,9 @@ impl DatagramSocket {
             marks,
             stage: Stage::Open,
             pauses: Pauses::default(),
+            control: Control::Reactor,
             held: ShortQueue::default(),
+            send_errors: VecDeque::new(),
             busy: false,
             above_high: false,
             flush_queued: false,
@@ -65,7 +71,7 @@ impl DatagramSocket {
     }
 
     /// Returns whether datagrams may be delivered.
-    fn receives(&self) -> bool {
+    pub(super) fn receives(&self) -> bool {
         self.stage == Stage::Open && self.pauses.is_empty()
     }
 }
@@ -110,6 +116,14 @@ impl Transport for DatagramSocket {
     fn update_receiving(reactor: &mut Reactor, token: Token) {
         reactor.set_receiving_datagrams(token);
     }
+
+    fn has_held_input(&self) -> bool {
+        self.receives() && !self.held.is_empty()
+    }
+
+    fn report_readable(reactor: &mut Reactor, token: Token) {
+        reactor.notify_datagrams(token, |handler, io| handler.readable(io));
+    }
 }
 
 /// State shared by all datagram sockets of a reactor.
@@ -123,6 +137,7 @@ impl Kind for Box<DatagramSocket> {
     fn event(reactor: &mut Reactor, token: Token, event: Event) {
         match event {
             Event::Datagram(_, datagram) => reactor.datagram_received(token, datagram),
+            Event::Receivable(_) => reactor.datagrams_are_receivable(token),
             Event::SendFailed(_, to, error) => reactor.sending_failed(token, to, error),
             Event::Sendable(_) => reactor.datagrams_are_sendable(token),
             Event::Ended(_, outcome) => reactor.datagrams_ended(token, outcome),
@@ -178,7 +193,10 @@ impl Reactor {
             self.flush_datagrams(before);
         }
         let Some(socket) = self.datagram_socket_mut(token) else { return };
-        if socket.receives() && socket.held.is_empty() {
+        if socket.is_manual() {
+            let datagram = Datagram { bytes: datagram.bytes.compacted(), from: datagram.from };
+            self.hold_datagram(token, datagram);
+        } else if socket.receives() && socket.held.is_empty() {
             self.notify_datagrams(token, |handler, io| handler.received(io, datagram));
         } else if socket.stage == Stage::Open {
             socket.held.push_back(Datagram { bytes: datagram.bytes.compacted(), from: datagram.from });
@@ -186,14 +204,19 @@ impl Reactor {
     }
 
     fn sending_failed(&mut self, token: Token, to: Option<Address>, error: io::Error) {
+        if self.datagram_socket_mut(token).is_some_and(|socket| socket.is_manual()) {
+            return self.manual_datagram_failed(token, error);
+        }
         self.notify_datagrams(token, |handler, io| handler.send_failed(io, to.as_ref(), error));
     }
 
     fn datagrams_are_sendable(&mut self, token: Token) {
-        if let Some(socket) = self.datagram_socket_mut(token) {
-            socket.busy = false;
-            self.flush_datagrams(token);
+        let Some(socket) = self.datagram_socket_mut(token) else { return };
+        if socket.is_manual() {
+            return self.manual_datagrams_are_sendable(token);
         }
+        socket.busy = false;
+        self.flush_datagrams(token);
     }
 
     /// Closes a socket that the engine can no longer use.
@@ -204,7 +227,11 @@ impl Reactor {
 
 /// Calling, sending, ending.
 impl Reactor {
-    fn notify_datagrams(&mut self, token: Token, call: impl FnOnce(&mut dyn Datagrams, &mut DatagramIo<'_>)) {
+    pub(super) fn notify_datagrams(
+        &mut self,
+        token: Token,
+        call: impl FnOnce(&mut dyn Datagrams, &mut DatagramIo<'_>),
+    ) {
         let id = DatagramsId(token);
         self.call_transport::<DatagramSocket>(token, |handler, reactor| call(handler, &mut DatagramIo { reactor, id }));
     }
@@ -224,7 +251,7 @@ impl Reactor {
     }
 
     /// Sends as many queued datagrams as the socket accepts, then handles the consequences: water marks, the end.
-    fn flush_datagrams(&mut self, token: Token) {
+    pub(super) fn flush_datagrams(&mut self, token: Token) {
         let Some(Source::Datagrams(socket)) = self.sources.get_mut(token) else { return };
         if socket.stage == Stage::Over {
             return;
@@ -239,7 +266,7 @@ impl Reactor {
             }
         }
         let waiting = socket.outbox.in_memory();
-        if waiting > socket.marks.high {
+        if waiting > socket.marks.high && !socket.is_manual() {
             socket.above_high = true;
         } else if waiting == 0 && !socket.busy && socket.stage == Stage::Closing {
             self.datagrams_are_over(token, Reason::Local);
@@ -249,6 +276,9 @@ impl Reactor {
     }
 
     fn deliver_held_datagrams(&mut self, token: Token) {
+        if self.datagram_socket_mut(token).is_some_and(|socket| socket.is_manual()) {
+            return self.report_held_input::<DatagramSocket>(token);
+        }
         while let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.receives())
             && let Some(datagram) = socket.held.pop_front()
         {
@@ -259,9 +289,11 @@ impl Reactor {
     /// Starts or stops receiving in the engine, depending on the current state.
     pub(super) fn set_receiving_datagrams(&mut self, token: Token) {
         let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.stage != Stage::Over) else { return };
-        let (on, held) = (socket.receives(), !socket.held.is_empty());
+        let (mut on, held, is_manual) = (socket.receives(), !socket.held.is_empty(), socket.is_manual());
         if on && held {
             self.queue_datagram_flush(token);
+            // The handler of a manual socket first receives what is here.
+            on = !is_manual;
         }
         if let Err(error) = self.engine.receive_datagrams(token, Intake::on_if(on)) {
             self.datagrams_are_over(token, Reason::Failed(error));

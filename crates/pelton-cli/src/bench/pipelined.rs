@@ -1,4 +1,4 @@
-//! One connection of the load.
+//! A connection with several requests in flight, which the HTTP client does not offer.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use pelton_http::wire::responses::{Finished, Malformed, Responses};
 
 use super::load::Load;
 
-pub struct Client {
+pub struct Pipelined {
     load: Rc<Load>,
     responses: Responses,
     /// Requests waiting for their responses.
@@ -36,9 +36,9 @@ struct Waiting {
     deadline: Time,
 }
 
-impl Client {
-    pub fn new(load: Rc<Load>) -> Client {
-        Client {
+impl Pipelined {
+    pub fn new(load: Rc<Load>) -> Pipelined {
+        Pipelined {
             load,
             responses: Responses::default(),
             waiting: VecDeque::new(),
@@ -58,8 +58,7 @@ impl Client {
         if self.last || !self.opened {
             return;
         }
-        let at_once = if self.load.plan.keep_alive { self.load.plan.pipeline } else { 1 };
-        while self.waiting.len() < at_once {
+        while self.waiting.len() < self.load.plan.pipeline {
             let Some(due) = self.load.take() else {
                 if !std::mem::replace(&mut self.is_free, true) {
                     self.load.is_free(io.id());
@@ -71,10 +70,6 @@ impl Client {
             self.arm(io);
             // Sending fails only on a connection that has ended; `closed` will report that.
             let _ = io.send(&self.load.plan.request);
-            if !self.load.plan.keep_alive {
-                self.last = true;
-                return;
-            }
         }
     }
 
@@ -86,7 +81,7 @@ impl Client {
         let Some(first) = self.waiting.front() else { return };
         let id = io.id();
         let look = move |reactor: &mut Reactor| {
-            reactor.visit(id, |client: &mut Client, io| client.look_at_time(io));
+            reactor.visit(id, |client: &mut Pipelined, io| client.look_at_time(io));
         };
         self.timer = Some(io.reactor().at(first.deadline, look));
     }
@@ -128,7 +123,7 @@ impl Client {
     }
 }
 
-impl Connection for Client {
+impl Connection for Pipelined {
     fn opened(&mut self, io: &mut Io<'_>) {
         self.opened = true;
         self.load.is_reached();
