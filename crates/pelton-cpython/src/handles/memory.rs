@@ -14,7 +14,7 @@ use pelton::{Time, Wheel};
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 use pyo3::prelude::*;
 
-use super::{CANCELLED, Fields, HANDLE_TYPE, Handle, Queued, SHARES_CONTEXT, TIMER_TYPE, TRACKED, is_ours};
+use super::{CANCELLED, Fields, HANDLE_TYPE, Handle, QUEUED, Queued, SHARES_CONTEXT, TIMER_TYPE, TRACKED, is_ours};
 use crate::call::returned;
 use crate::object::Result;
 use crate::panic::guard;
@@ -229,7 +229,11 @@ pub(super) unsafe extern "C" fn dealloc<const TIMER: bool>(handle: *mut PyObject
         // SAFETY: Python calls it with a handle of this type to which there are no references, and with the lock held. After this
         // neither the collector nor a weak reference leads to the handle, so it can be deferred.
         unsafe {
-            if Handle(Borrowed::from_ptr(Python::assume_attached(), handle)).fields().has(TRACKED) {
+            let flags = Handle(Borrowed::from_ptr(Python::assume_attached(), handle)).fields().flags.get();
+            if flags & QUEUED != 0 {
+                freed_in_queue();
+            }
+            if flags & TRACKED != 0 {
                 ffi::PyObject_GC_UnTrack(handle.cast());
             }
             if !(*weak_references(handle)).is_null() {
@@ -248,6 +252,15 @@ pub(super) unsafe extern "C" fn dealloc<const TIMER: bool>(handle: *mut PyObject
         }
         FREED.depth.set(depth);
     });
+}
+
+/// Ends the process because someone has dropped a reference that it did not own: a queue would use freed memory.
+#[cold]
+fn freed_in_queue() -> ! {
+    eprintln!(
+        "pelton: a handle was freed while a queue refers to it; some code has released a reference that it did not own"
+    );
+    std::process::abort();
 }
 
 /// Deallocates the handles that were deferred.

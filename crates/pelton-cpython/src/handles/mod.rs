@@ -75,6 +75,9 @@ const SHARES_CONTEXT: u32 = 8;
 /// It was cancelled, so Python code sees no callback and no arguments. They have been dropped unless it is [`RUNNING`].
 const FORGOTTEN: u32 = 16;
 
+/// It is in a queue, which owns a reference to it.
+const QUEUED: u32 = 32;
+
 impl Fields {
     fn has(&self, flag: u32) -> bool {
         self.flags.get() & flag != 0
@@ -385,6 +388,9 @@ impl Queued {
     /// Queues a handle.
     #[inline]
     pub fn new(handle: Bound<'_, PyAny>) -> Queued {
+        if let Some(handle) = Handle::of(&handle) {
+            handle.fields().add(QUEUED);
+        }
         // SAFETY: a reference is never null.
         Queued(unsafe { NonNull::new_unchecked(handle.into_ptr()) })
     }
@@ -417,6 +423,9 @@ impl Queued {
     #[inline]
     pub fn into_object(self, py: Python<'_>) -> Bound<'_, PyAny> {
         let this = ManuallyDrop::new(self);
+        if let Some(handle) = this.ours(py) {
+            handle.fields().remove(QUEUED);
+        }
         memory::track_if_shared(&this);
         // SAFETY: this owned the reference, and no longer does.
         unsafe { Bound::from_owned_ptr(py, this.0.as_ptr()) }
