@@ -37,8 +37,8 @@ end
 
 members = CRATES.map { |crate| %("crates/#{crate}") }.join(', ')
 workspace = without(File.read("#{root}/Cargo.toml"), '[profile.dev]', '[profile.test')
-workspace.sub!(/^members = .*$/, "members = [#{members}]") or abort 'no members in Cargo.toml'
-workspace.gsub!(/^(default-members|exclude) = .*\n/, '')
+workspace.sub!(/^members = \[.*?\]/m, "members = [#{members}]") or abort 'no members in Cargo.toml'
+workspace.gsub!(/^(default-members|exclude) = \[.*?\]\n/m, '')
 File.write("#{vendor}/Cargo.toml", workspace)
 FileUtils.cp("#{root}/Cargo.lock", vendor)
 # Drops what only other crates need.

@@ -7,6 +7,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the benchmarks compare with bare eventfd and epoll loops, which only Linux has");
 
+mod broker;
 mod callgrind;
 mod client;
 mod floor;
@@ -246,6 +247,25 @@ enum Bench {
     ///
     /// One line each: the name of the row and the number, without the instructions of the interpreter.
     PythonInstructions(python::Counting),
+    /// Redis: messages and jobs.
+    ///
+    /// Pelton is compared with raw pipelined commands on a socket (the floor), the redis crate on tokio, ioredis and BullMQ on Node
+    /// and arq on Python, which are installed below the target directory. Needs redis-server.
+    ///
+    /// Examples:
+    ///   pelton-bench broker                              everything, about three minutes
+    ///   pelton-bench broker --quick                      a check that it runs, a few seconds
+    ///   pelton-bench broker --only jobs --windows 20     one part, with more windows
+    #[command(verbatim_doc_comment)]
+    Broker {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: broker::Load,
+    },
+    /// Runs one of the contenders of `broker`, which reads what to do until its parent exits.
+    #[command(hide = true)]
+    BrokerPlayer(broker::Playing),
     /// Runs one of the servers of `net`. Prints its port, and echoes until its parent exits.
     #[command(hide = true)]
     NetServer { server: net::Kind },
@@ -326,6 +346,11 @@ fn main() -> Result<()> {
             http::print_instructions(connections.into(), requests, at_most)
         }
         Bench::PythonInstructions(counting) => python::print_instructions(&counting),
+        Bench::Broker { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), broker::run(&load)?);
+            publish("broker", "Pelton's messages and jobs on Redis against its peers", &out, machine, &standings)
+        }
+        Bench::BrokerPlayer(playing) => broker::play(&playing),
         Bench::NetServer { server } => net::serve(server),
         Bench::HttpServer(serving) => http::serve(&serving),
         Bench::ClientLoad(fetching) => http_client::fetch(&fetching),

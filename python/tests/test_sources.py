@@ -10,12 +10,14 @@ import sys
 import tempfile
 import unittest
 import warnings
+from asyncio import selector_events
 from unittest import mock
 
-from both_loops import Recorder, on_both_loops, on_pelton, until
+from both_loops import BothLoops, Recorder, on_both_loops, on_pelton, until
 
-# What asyncio counts for a queued datagram besides its bytes.
-HEADER = 8 if sys.version_info >= (3, 13) else 0
+# What asyncio counts for a queued datagram besides its bytes. Its first version that counts them does not subtract them again.
+HEADER = getattr(selector_events._SelectorDatagramTransport, "_header_size", 8 if sys.version_info >= (3, 13) else 0)
+MISCOUNTS = HEADER != 0 and not hasattr(selector_events._SelectorDatagramTransport, "_header_size")
 
 
 class Events(asyncio.DatagramProtocol):
@@ -42,6 +44,15 @@ class Events(asyncio.DatagramProtocol):
         self.events.append(("lost", exc))
 
 
+class Tidy(BothLoops):
+    """Leaves no transport behind that a later test would see being finalized."""
+
+    def setUp(self):
+        # After the loop is closed.
+        self.addCleanup(gc.collect)
+        super().setUp()
+
+
 class Flow(Recorder):
     def pause_writing(self):
         self.events.append("pause")
@@ -51,7 +62,11 @@ class Flow(Recorder):
 
 
 @on_both_loops
-class Datagrams:
+class Datagrams(Tidy):
+    def need_an_exact_size(self):
+        if MISCOUNTS and type(self.loop).__module__.startswith("asyncio."):
+            self.skipTest("this version of asyncio counts bytes that it does not subtract")
+
     def open(self, sock):
         events = []
         return self.loop.create_datagram_endpoint(lambda: Events(events), sock=sock), events
@@ -88,6 +103,8 @@ class Datagrams:
         return received
 
     def test_datagrams_without_room_are_queued_and_sent_in_order(self):
+        self.need_an_exact_size()
+
         async def main():
             transport, events, theirs = await self.connected()
             transport.set_write_buffer_limits(high=100, low=50)
@@ -176,6 +193,9 @@ class Datagrams:
 
         self.run_main(main())
 
+    @unittest.skipUnless(
+        "pause_reading" in vars(selector_events._SelectorTransport), "datagram transports of this Python cannot pause"
+    )
     def test_a_paused_transport_receives_nothing(self):
         async def main():
             transport, events, theirs = await self.connected()
@@ -261,6 +281,8 @@ class Datagrams:
         self.run_main(main())
 
     def test_a_replaced_method_is_called_while_datagrams_are_queued(self):
+        self.need_an_exact_size()
+
         async def main():
             transport, events, theirs = await self.connected()
             count = self.fill(transport)
@@ -323,7 +345,7 @@ class Datagrams:
 
 
 @on_both_loops
-class Pipes:
+class Pipes(Tidy):
     async def reading(self, fd, **options):
         events = []
         pipe = os.fdopen(fd, "rb", 0)
@@ -538,7 +560,7 @@ class Pipes:
 
 
 @on_both_loops
-class Servers:
+class Servers(Tidy):
     def test_a_server_accepts_at_most_its_backlog_per_turn(self):
         async def main():
             sock = self.bound()
@@ -634,8 +656,8 @@ class Servers:
 
 
 @on_pelton
-class OnlyHere:
-    """Servers that asyncio's own loop cannot handle."""
+class OnlyHere(Tidy):
+    """Behaviour that asyncio's own loop does not have."""
 
     def test_a_listener_closed_behind_the_server_affects_no_other(self):
         async def main():
@@ -688,8 +710,8 @@ class OnlyHere:
                 transport, _ = await self.loop.create_datagram_endpoint(
                     lambda: Events(events), local_addr=("127.0.0.1", 0)
                 )
-                transport.pause_reading()
                 await asyncio.sleep(0)
+                self.loop._remove_reader(transport.get_extra_info("socket").fileno())
                 protocol.transport = _.transport = protocol = _ = None
                 both = [reader, transport]
                 reader = transport = None

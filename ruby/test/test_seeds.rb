@@ -51,6 +51,41 @@ class TestSeeds < PeltonTest
     EM.define_singleton_method(:run_deferred_callbacks, original.bind(EM))
   end
 
+  test 'a program replaces the pool of threads, over the queues of the module' do
+    before = EM.threadpool_size
+    originals = %i[defer spawn_threadpool].to_h { |name| [name, EM.method(name).unbind] }
+    EM.define_singleton_method(:spawn_threadpool) do
+      until @threadpool.size == @threadpool_size.to_i
+        @threadpool << Thread.new do
+          loop do
+            operation, callback = *@threadqueue.pop
+            @resultqueue << [operation.call, callback]
+            EventMachine.signal_loopbreak
+          end
+        end
+      end
+      @all_threads_spawned = true
+    end
+    EM.define_singleton_method(:defer) do |operation = nil, callback = nil, &block|
+      unless @threadpool
+        @threadpool = []
+        @threadqueue = ::Queue.new
+        @resultqueue = ::Queue.new
+        spawn_threadpool
+      end
+      @threadqueue << [operation || block, callback]
+    end
+    EM.threadpool_size = 2
+    results = []
+    run_reactor do
+      10.times { |i| EM.defer(proc { i * i }, proc { |result| results << result; EM.stop if results.size == 10 }) }
+    end
+    assert_equal Array.new(10) { |i| i * i }, results.sort
+  ensure
+    EM.threadpool_size = before
+    originals.each { |name, original| EM.define_singleton_method(name, original.bind(EM)) }
+  end
+
   test 'the pool of threads has the size that the program sets' do
     before = EM.threadpool_size
     EM.threadpool_size = 3

@@ -20,14 +20,14 @@ const HTTP: Option<&str> = Some("docs/http.md");
 
 const COUNTS: [Count; 6] = [
     // An echoed message.
-    Count { command: "net-instructions", connections: 50, measured: 1_145, at_most: 1_200, page: CONNECTIONS },
-    Count { command: "net-instructions", connections: 1, measured: 1_785, at_most: 1_880, page: CONNECTIONS },
+    Count { command: "net-instructions", connections: 50, measured: 1_025, at_most: 1_080, page: CONNECTIONS },
+    Count { command: "net-instructions", connections: 1, measured: 1_656, at_most: 1_740, page: CONNECTIONS },
     // A message that a codec decodes and a protocol answers.
-    Count { command: "net-instructions --framed", connections: 50, measured: 2_407, at_most: 2_530, page: None },
-    Count { command: "net-instructions --framed", connections: 1, measured: 3_049, at_most: 3_200, page: None },
+    Count { command: "net-instructions --framed", connections: 50, measured: 2_290, at_most: 2_410, page: None },
+    Count { command: "net-instructions --framed", connections: 1, measured: 2_920, at_most: 3_070, page: None },
     // An HTTP request with a short response.
-    Count { command: "http-instructions", connections: 50, measured: 3_487, at_most: 3_660, page: HTTP },
-    Count { command: "http-instructions", connections: 1, measured: 4_589, at_most: 4_820, page: HTTP },
+    Count { command: "http-instructions", connections: 50, measured: 3_350, at_most: 3_520, page: HTTP },
+    Count { command: "http-instructions", connections: 1, measured: 4_479, at_most: 4_710, page: HTTP },
 ];
 
 /// Counts, and fails if there are too many.

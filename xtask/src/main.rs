@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod erlang;
 mod fuzz;
 mod instructions;
 mod python;
@@ -34,7 +35,7 @@ Usage: cargo xtask <TASK>
                       leaks; does the same with clients of an HTTP server; then fuzzes. 10 minutes each by default.
                       Then runs all tests of Python, on every installed version, however long that takes.
                       Installs missing tools first. Continues after a failure, and reports all failures at the end.
-  soak --only PART    Runs only connections, http, tls, children, fuzz or python. May be repeated.
+  soak --only PART    Runs only connections, http, tls, children, fuzz, ruby, python or erlang. May be repeated.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
                       Fuzzes one target or all of them, 60 s each by default. Keeps interesting input in
@@ -53,6 +54,7 @@ Examples:
   PELTON_PYTHONS='python3.12 python3.13' cargo xtask test --only python
                                             the same, on these versions
   cargo xtask test --only ruby              the Ruby front end, on the installed version
+  cargo xtask test --only erlang            the Erlang front end, on the installed version
   cargo xtask soak 480                      overnight
   cargo xtask soak --only python            one to two hours
   cargo xtask bench wheel                   a few minutes; writes its results to bench/results
@@ -67,6 +69,7 @@ Examples:
                                             if they are installed
   cargo xtask bench tls                     TLS, a few minutes
   cargo xtask bench ruby                    EventMachine's API, against Debian's ruby-eventmachine, about three minutes
+  cargo xtask bench erlang                  Python from Erlang, about a minute
   cargo xtask bench proxy                   proxies, a few minutes. Includes HAProxy, nginx and socat if they are installed
   cargo xtask bench python                  asyncio loops, about ten minutes. Installs uvloop and others to compare with
 
@@ -134,6 +137,9 @@ fn parse_test(mut arguments: impl Iterator<Item = OsString>) -> Result<Job, Stri
 fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
     if arguments.first().is_some_and(|name| name == "ruby") {
         return ruby::bench(shell, arguments.drain(1..));
+    }
+    if arguments.first().is_some_and(|name| name == "erlang") {
+        return erlang::bench(shell, arguments.drain(1..));
     }
     let features = features_for(&arguments);
     let asks = arguments.iter().any(|argument| argument == "-h" || argument == "--help");

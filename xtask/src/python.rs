@@ -206,6 +206,11 @@ pub fn count_instructions(shell: &Shell) -> Result<(), Failure> {
     counting.args(arguments).run()
 }
 
+/// Returns the Python that programs are linked with.
+pub fn linkable(shell: &Shell) -> Result<PathBuf, Failure> {
+    most_important(shell).map(|python| python.program)
+}
+
 fn most_important(shell: &Shell) -> Result<Python, Failure> {
     let first = find(shell)?.into_iter().next();
     first.ok_or_else(|| Failure::new("no Python was found"))

@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, python, ruby, tools};
+use crate::{erlang, fuzz, python, ruby, tools};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
 /// Parts that can be selected by name.
-const NAMES: [&str; 7] = ["connections", "http", "tls", "children", "fuzz", "ruby", "python"];
+const NAMES: [&str; 9] = ["connections", "http", "tls", "children", "jobs", "fuzz", "ruby", "python", "erlang"];
 
 /// What to run, and for how long.
 #[derive(Debug, PartialEq)]
@@ -156,12 +156,21 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
         progress
             .part("ten thousand short child processes", || shell.cargo(words).env("PELTON_CHILDREN", "10000").run());
     }
+    if choice.takes("jobs") {
+        let words = "test --release -p pelton-jobs --test jobs -- chaos --nocapture";
+        progress.part("a hundred thousand jobs through workers that are killed", || {
+            shell.cargo(words).env("PELTON_SOAK_JOBS", "100000").run()
+        });
+    }
     if choice.takes("fuzz") {
         let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);
         progress.part("codecs and protocols with generated input", || fuzz::run(shell, &fuzz::Choice::each_for(each)));
     }
     if choice.takes("ruby") {
         ruby::soak(shell, &mut progress);
+    }
+    if choice.takes("erlang") {
+        progress.part("Erlang processes, contexts and applications that come and go", || erlang::soak(shell, seconds));
     }
     for python in pythons {
         python::soak(shell, python, seconds, &mut progress);

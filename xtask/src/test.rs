@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, instructions, python, ruby, tools};
+use crate::{erlang, fuzz, instructions, python, ruby, tools};
 
 type Run = fn(&Shell) -> Result<(), Failure>;
 
@@ -26,7 +26,7 @@ impl Step {
     }
 }
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step::new("tools", "installs what the other steps need", tools::provide).quick(tools::provide),
     Step::new("format", "rustfmt changes nothing", format).quick(format),
     Step::new("clippy", "no lints, with and without optional features", clippy).quick(clippy_quick),
@@ -34,6 +34,7 @@ const STEPS: [Step; 11] = [
     Step::new("test", "unit, behaviour and documentation tests, on every engine", test).quick(test_quick),
     Step::new("python", "the Python front end passes its own tests and CPython's", python::step),
     Step::new("ruby", "the Ruby front end passes its own tests and EventMachine's", ruby::step),
+    Step::new("erlang", "the Erlang front end passes its tests", erlang::step),
     Step::new("loom", "the lock-free parts under every interleaving", loom),
     Step::new("fuzz", "codecs and protocols with generated input", fuzz::step),
     Step::new("examples", "every example runs and prints what it should; the README compiles", examples),

@@ -15,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 27] = [
+const TOOLS: &[Tool] = &[
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
@@ -100,11 +100,21 @@ const TOOLS: [Tool; 27] = [
         check: "ruby -e '%w[thin sinatra/base em-http-request em-websocket faye faye/websocket em-redis].each { require _1 }'",
         what_for: "to run on the Ruby front end",
     },
+    Tool {
+        program: "faketime",
+        package: "faketime",
+        check: "ls /usr/lib/*/faketime/libfaketime.so.1",
+        what_for: "to run workers whose clocks differ",
+    },
+    Tool { program: "erl", package: "erlang-base", check: "erl -noshell -eval 'halt().'", what_for: ERLANG },
+    Tool { program: "ct_run", package: "erlang-common-test", check: "command -v ct_run", what_for: ERLANG },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];
 
 /// Debian names this package after the version of Python; apt-get takes a pattern.
 const PYTHON_TESTS: &str = "libpython3.*-testsuite";
+
+const ERLANG: &str = "to build and test the Erlang front end";
 
 const RUBY: &str = "to build and test the Ruby front end";
 
@@ -180,7 +190,7 @@ fn provide_component(shell: &Shell, component: &str, subcommand: &str) -> Result
 fn provide_tools(shell: &Shell) -> Result<(), Failure> {
     let missing = || TOOLS.iter().filter(|tool| !tool.is_there(shell));
     let wanted: Vec<&Tool> = missing().collect();
-    for tool in &TOOLS {
+    for tool in TOOLS {
         let found = wanted.iter().all(|wanted| wanted.program != tool.program);
         println!("{}: {}", tool.program, if found { "found" } else { "missing; installing it" });
     }

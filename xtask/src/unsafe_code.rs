@@ -9,7 +9,7 @@ const CRATES: [&str; 4] = ["pelton-cpython", "pelton-asyncio", "pelton-pyhost", 
 
 /// The limits: blocks, and lines within blocks.
 const BLOCKS: usize = 210;
-const LINES: usize = 720;
+const LINES: usize = 730;
 
 /// What a file, or several, have of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

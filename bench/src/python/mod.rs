@@ -30,6 +30,8 @@ use worker::{Heap, Python, Refused, Worker};
 const CERTIFICATE: &str = "../python/tests/certificate.pem";
 
 const OURS: &str = "pelton";
+/// Another build of our loop, usually an older one.
+const OLDER: &str = "older pelton";
 const PEERS: [&str; 4] = ["asyncio", "uvloop", "rloop", "rsloop"];
 
 /// Rows that need no load, by their names in `bench/python/rows.py`. The first ones are about callbacks alone.
@@ -90,6 +92,10 @@ pub struct Load {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     contenders: Vec<String>,
 
+    /// Directory to import another build of pelton from, to compare with: each row's mark is its number then
+    #[arg(long, value_name = "DIR")]
+    older: Option<PathBuf>,
+
     /// Two small windows of everything: shows that it works; the numbers mean nothing
     #[arg(long)]
     quick: bool,
@@ -98,7 +104,7 @@ pub struct Load {
 impl Load {
     /// Returns whether this measures everything.
     pub fn is_whole(&self) -> bool {
-        !self.quick && self.only.is_empty() && self.contenders.is_empty()
+        !self.quick && self.only.is_empty() && self.contenders.is_empty() && self.older.is_none()
     }
 
     fn effective(&self) -> Self {
@@ -116,12 +122,20 @@ impl Load {
     fn window(&self) -> Duration {
         Duration::from_millis(self.window)
     }
+
+    /// A row in which our loop should be at least as fast as the others, or as its older build.
+    fn a_tie_at_least(&self, row: &str) -> Case {
+        let against = if self.older.is_some() { vec![OLDER] } else { PEERS.to_vec() };
+        Case::new(row, "op/s", Better::Higher).mark(Mark::Times { factor: 1.0, against })
+    }
 }
 
 /// An installed loop.
 struct Loop {
     name: &'static str,
     version: String,
+    /// The interpreter that finds it.
+    python: Python,
     worker: Rc<RefCell<Worker>>,
 }
 
@@ -129,6 +143,15 @@ impl Loop {
     fn side(&self) -> Side {
         if self.name == OURS { Side::Ours } else { Side::Peer }
     }
+
+    /// Returns the name of its package.
+    fn package(&self) -> &'static str {
+        package_of(self.name)
+    }
+}
+
+fn package_of(name: &'static str) -> &'static str {
+    if name == OLDER { OURS } else { name }
 }
 
 pub fn run(load: &Load) -> Result<Vec<Standing>> {
@@ -140,17 +163,18 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let loops = start(&load, &python)?;
     let mut standings = Vec::new();
     for row in serving::ROWS.into_iter().filter(|row| load.takes(row.name)) {
-        standings.extend(serve(&load, &python, &loops, row)?);
+        standings.extend(serve(&load, &loops, row)?);
     }
     for row in ROWS.into_iter().filter(|row| load.takes(row)) {
         standings.extend(alone(&load, &loops, row)?);
     }
     standings.extend(callbacks_on_the_whole(&standings));
+    standings.extend(against_the_older_build(&standings));
     if load.takes(MEMORY) {
-        standings.extend(memory(&load, &python, &loops)?);
+        standings.extend(memory(&load, &loops)?);
     }
     if load.takes(IMPORT) {
-        standings.extend(import(&load, &python, &loops)?);
+        standings.extend(import(&load, &loops)?);
     }
     Ok(standings)
 }
@@ -172,11 +196,16 @@ fn ensure_known(load: &Load) -> Result<()> {
 fn start(load: &Load, python: &Python) -> Result<Vec<Loop>> {
     let wanted = |name: &str| load.contenders.is_empty() || load.contenders.iter().any(|wanted| wanted == name);
     let mut loops = Vec::new();
-    for name in PEERS.into_iter().filter(|name| wanted(name)).chain([OURS]) {
-        match Worker::start(python, name)? {
+    let older = load.older.as_ref().map(|_| OLDER);
+    for name in PEERS.into_iter().filter(|name| wanted(name)).chain(older).chain([OURS]) {
+        let mut python = python.clone();
+        if let Some(package) = load.older.as_ref().filter(|_| name == OLDER) {
+            python.package.clone_from(package);
+        }
+        match Worker::start(&python, package_of(name))? {
             Ok(worker) => {
                 let version = worker.version.clone();
-                loops.push(Loop { name, version, worker: Rc::new(RefCell::new(worker)) });
+                loops.push(Loop { name, version, python, worker: Rc::new(RefCell::new(worker)) });
             }
             Err(Refused(why)) => {
                 ensure!(name != OURS, "{why}");
@@ -194,19 +223,15 @@ fn refused(name: &str, row: &str, why: &str) -> Result<()> {
     Ok(())
 }
 
-fn a_tie_at_least(row: &str) -> Case {
-    Case::new(row, "op/s", Better::Higher).mark(Mark::Times { factor: 1.0, against: PEERS.to_vec() })
-}
-
-fn serve(load: &Load, python: &Python, loops: &[Loop], row: Serving) -> Result<Vec<Standing>> {
+fn serve(load: &Load, loops: &[Loop], row: Serving) -> Result<Vec<Standing>> {
     let mut served = Vec::new();
     for one in loops {
         let started = match row.from {
-            From::Rust => Served::start(&one.worker, row, python)?,
+            From::Rust => Served::start(&one.worker, row, &one.python)?,
             From::Python => {
                 // A fresh process, because the state of the heap depends on its history.
-                let python = python.as_it_comes();
-                match Worker::start(&python, one.name)? {
+                let python = one.python.as_it_comes();
+                match Worker::start(&python, one.package())? {
                     Ok(worker) => Served::start(&Rc::new(RefCell::new(worker)), row, &python)?,
                     Err(refused) => Err(refused),
                 }
@@ -222,8 +247,11 @@ fn serve(load: &Load, python: &Python, loops: &[Loop], row: Serving) -> Result<V
             Ok(vec![Some(server.borrow_mut().window(load.window())?)])
         })
     });
-    let contest =
-        Contest { name: row.name.to_owned(), cases: vec![a_tie_at_least(row.name)], contenders: contenders.collect() };
+    let contest = Contest {
+        name: row.name.to_owned(),
+        cases: vec![load.a_tie_at_least(row.name)],
+        contenders: contenders.collect(),
+    };
     let standings = contest.run(load.windows as usize)?;
     for (_, server) in served {
         Rc::into_inner(server).context("a server that is still in use")?.into_inner().end()?;
@@ -249,7 +277,8 @@ fn alone(load: &Load, loops: &[Loop], row: &'static str) -> Result<Vec<Standing>
             }
         })
     });
-    let contest = Contest { name: row.to_owned(), cases: vec![a_tie_at_least(row)], contenders: contenders.collect() };
+    let contest =
+        Contest { name: row.to_owned(), cases: vec![load.a_tie_at_least(row)], contenders: contenders.collect() };
     contest.run(load.windows as usize)
 }
 
@@ -260,8 +289,8 @@ fn callbacks_on_the_whole(standings: &[Standing]) -> Option<Standing> {
         for row in &ROWS[..CALLBACKS] {
             let standing = standings.iter().find(|standing| standing.case.name == *row)?;
             let ours = standing.rows.iter().find(|row| row.side == Side::Ours)?;
-            let theirs =
-                standing.rows.iter().filter(|row| row.side == Side::Peer).map(figure).max_by(f64::total_cmp)?;
+            let peers = standing.rows.iter().filter(|row| row.side == Side::Peer && row.contender != OLDER);
+            let theirs = peers.map(figure).max_by(f64::total_cmp)?;
             logarithms += (theirs / figure(ours)).ln();
         }
         Some((logarithms / CALLBACKS as f64).exp())
@@ -274,12 +303,30 @@ fn callbacks_on_the_whole(standings: &[Standing]) -> Option<Standing> {
     Some(Standing { case, rows: vec![Row { best, median, cpu_us: None, syscalls: None, ..ours.clone() }] })
 }
 
+/// Returns our time for all rows relative to that of the older build: the geometric mean.
+fn against_the_older_build(standings: &[Standing]) -> Option<Standing> {
+    let of = |figure: fn(&Row) -> f64| -> Option<f64> {
+        let ratios = standings.iter().filter_map(|standing| {
+            let of = |name: &str| standing.rows.iter().find(|row| row.contender == name).map(figure);
+            Some((of(OLDER)? / of(OURS)?).ln())
+        });
+        let ratios: Vec<f64> = ratios.collect();
+        (!ratios.is_empty()).then(|| (ratios.iter().sum::<f64>() / ratios.len() as f64).exp())
+    };
+    let (best, median) = (of(|row| row.best)?, of(|row| row.median)?);
+    let ours = standings.iter().flat_map(|standing| &standing.rows).find(|row| row.side == Side::Ours)?;
+    let case = Case::new("all rows, geometric mean", "of the older build's time", Better::Lower)
+        .mark(Mark::Limit { at_most: 1.0 })
+        .table_only();
+    Some(Standing { case, rows: vec![Row { best, median, cpu_us: None, syscalls: None, ..ours.clone() }] })
+}
+
 /// Measures memory, each loop in a fresh process.
-fn memory(load: &Load, python: &Python, loops: &[Loop]) -> Result<Vec<Standing>> {
+fn memory(load: &Load, loops: &[Loop]) -> Result<Vec<Standing>> {
     let idle = load.idle as usize;
     let contenders = loops.iter().map(|one| {
         Contender::new(one.name, &one.version, one.side(), move || -> Result<Readings> {
-            let mut worker = match Worker::start(python, one.name)? {
+            let mut worker = match Worker::start(&one.python, one.package())? {
                 Ok(worker) => worker,
                 Err(Refused(why)) => anyhow::bail!("{why}"),
             };
@@ -299,15 +346,16 @@ fn memory(load: &Load, python: &Python, loops: &[Loop]) -> Result<Vec<Standing>>
     Contest { name: MEMORY.to_owned(), cases: vec![case], contenders: contenders.collect() }.count()
 }
 
-fn import(load: &Load, python: &Python, loops: &[Loop]) -> Result<Vec<Standing>> {
+fn import(load: &Load, loops: &[Loop]) -> Result<Vec<Standing>> {
     let contenders = loops.iter().filter(|one| one.name != "asyncio").map(|one| {
         let program = format!(
             "import asyncio, ssl, time\n\
              wall, cpu = time.perf_counter(), time.process_time()\n\
              import {}\n\
              print(time.perf_counter() - wall, time.process_time() - cpu)",
-            one.name
+            one.package()
         );
+        let python = &one.python;
         Contender::new(one.name, &one.version, one.side(), move || -> Result<Readings> {
             let mut command = python.command();
             let output = command.args(["-c", &program]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -364,6 +412,7 @@ mod tests {
             idle: 1,
             only: vec!["call_soon".into()],
             contenders: vec!["uvloop".into()],
+            older: None,
             quick: false,
         };
         assert!(ensure_known(&load).is_ok());

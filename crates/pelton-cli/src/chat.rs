@@ -26,8 +26,8 @@ pub struct Options {
     listen: Vec<Address>,
 
     /// Redis server that connects the rooms of several chat servers: redis://host, rediss://host, unix:///path
-    #[arg(long, value_name = "URL", value_parser = broker)]
-    broker: Option<Arc<pelton_redis::Options>>,
+    #[arg(long, value_name = "URL")]
+    broker: Option<String>,
 
     /// Name of the room on the broker: servers with the same name are one room
     #[arg(long, value_name = "NAME", default_value = "lobby", requires = "broker")]
@@ -37,9 +37,17 @@ pub struct Options {
     server: ServerOptions,
 }
 
-/// Parses the URL of a broker. The error does not show it, because it may contain a password.
-fn broker(url: &str) -> Result<Arc<pelton_redis::Options>, pelton_redis::ConfigError> {
-    url.parse().map(Arc::new)
+/// Why the chat ended.
+pub enum Failure {
+    /// The broker's URL is malformed. It is not shown, because it may contain a password.
+    Usage(String),
+    Other(Error),
+}
+
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Other(error.into())
+    }
 }
 
 /// A guest with this much queued output does not read: about a hundred lines, on top of the kernel's buffers.
@@ -50,9 +58,12 @@ fn tune(builder: Builder) -> Builder {
 }
 
 /// Runs until a signal stops it. Calls `say` with each address as soon as it accepts connections.
-pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<(), Error> {
+pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<(), Failure> {
+    // Parsed here and not with the command line, whose errors show the value.
+    let broker = options.broker.as_ref().map(|url| url.parse::<pelton_redis::Options>()).transpose();
+    let broker = broker.map_err(|error| Failure::Usage(format!("--broker: {error}")))?.map(Arc::new);
     let reactors = options.server.start(tune)?;
-    let wall = match &options.broker {
+    let wall = match &broker {
         Some(broker) => Some(Wall::open(&reactors.handles()[0], broker, &options.room)?),
         None => None,
     };
@@ -64,5 +75,5 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<()
     };
     // Connections are handed over from one listener, so the port belongs to this process alone: a second process on the same port
     // would be a second room.
-    serving::serve(reactors, "chatting", &options.listen, Sharing::HandOver, serve, say)
+    Ok(serving::serve(reactors, "chatting", &options.listen, Sharing::HandOver, serve, say)?)
 }

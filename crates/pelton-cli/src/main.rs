@@ -7,6 +7,7 @@ mod chat;
 mod echo;
 mod engines;
 mod get;
+mod jobs;
 mod logging;
 mod pages;
 mod proxy;
@@ -155,6 +156,25 @@ enum Command {
     #[command(verbatim_doc_comment)]
     Get(Box<get::Options>),
 
+    /// Enqueues jobs, works them off with a command, and looks at them.
+    ///
+    /// Jobs are kept in a STORE: file:/directory for this machine, or redis://host, rediss://host, unix:///path or
+    /// redis+sentinel://host/name for many. Each job runs at least once; it is tried again if its command fails or its worker dies,
+    /// and ends in the dead-letter list if that does not help. A directory can be used by one process at a time.
+    ///
+    /// Examples:
+    ///   pelton jobs enqueue redis://localhost mail '{"to": "ana"}' --key ana
+    ///                                             one job; those of a key run one after the other
+    ///   pelton jobs work redis://localhost mail -c 8 -- ./send-mail
+    ///                                             eight at a time; the payload is on standard input
+    ///   pelton jobs top redis://localhost         a live table of all queues
+    ///   pelton jobs list redis://localhost mail --state dead
+    ///                                             what failed, and why
+    ///   pelton jobs requeue redis://localhost mail --all
+    ///                                             tries these again
+    #[command(verbatim_doc_comment)]
+    Jobs(jobs::Options),
+
     /// Prints a completion script for a shell.
     ///
     /// Examples:
@@ -238,6 +258,7 @@ fn main() -> ExitCode {
         Command::Proxy(options) => return proxy(&options),
         Command::Bench(options) => return bench(&options),
         Command::Get(options) => return get(&options),
+        Command::Jobs(options) => return jobs(&options),
         Command::Completions(options) => return printed(Ok(pages::completions(Cli::command(), &options))),
         Command::Man(options) => match pages::man(Cli::command(), &options) {
             Err(pages::Failure::NoPage(why)) => {
@@ -249,7 +270,14 @@ fn main() -> ExitCode {
         },
         Command::Engines => engines::report(),
         Command::Echo(options) => echo::run(&options, print).map(|()| String::new()),
-        Command::Chat(options) => chat::run(&options, print).map(|()| String::new()),
+        Command::Chat(options) => match chat::run(&options, print) {
+            Err(chat::Failure::Usage(why)) => {
+                logging::fail(why);
+                return ExitCode::from(2);
+            }
+            Err(chat::Failure::Other(error)) => Err(error),
+            Ok(()) => Ok(String::new()),
+        },
     };
     let printed = match outcome {
         Ok(text) => print(&text),
@@ -315,6 +343,20 @@ fn get(options: &get::Options) -> ExitCode {
         }
         Err(get::Failure::Reactor(error)) => {
             logging::fail(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn jobs(options: &jobs::Options) -> ExitCode {
+    match jobs::run(options, print) {
+        Ok(code) => ExitCode::from(code),
+        Err(jobs::Failure::Usage(why)) => {
+            logging::fail(why);
+            ExitCode::from(2)
+        }
+        Err(jobs::Failure::Other(why)) => {
+            logging::fail(why);
             ExitCode::FAILURE
         }
     }

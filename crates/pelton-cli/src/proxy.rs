@@ -109,7 +109,8 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
             _ => Hosts::Any,
         };
         let draining = controls.borrow().draining.clone();
-        let server = Server::new(Admin { targets, counts, log: sink, draining, hosts }.handler());
+        let workers = reactors.handles().to_vec();
+        let server = Server::new(Admin { workers, targets, counts, log: sink, draining, hosts }.handler());
         let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
         if let Some(socket) = sockets.pop() {
             let listener = control.adopt_listener(socket, move |_| server.connection())?;
@@ -136,7 +137,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     outcome_of_workers(exits)
 }
 
-type TlsSides = (Option<pelton_tls::Server>, Option<(pelton_tls::Client, Option<String>)>);
+type TlsSides = (Option<pelton_tls::Server>, Option<pelton_tls::Client>);
 
 fn configure_tls(options: &Options) -> Result<TlsSides, Failure> {
     let tls = &options.tls;
@@ -157,7 +158,14 @@ fn configure_tls(options: &Options) -> Result<TlsSides, Failure> {
         if tls.to_insecure {
             builder = builder.dangerous_without_verification();
         }
-        Some((builder.build().map_err(Failure::Tls)?, tls.to_name.clone()))
+        if let Some(name) = &tls.to_name {
+            builder = builder.name(name);
+        }
+        let client = builder.build().map_err(Failure::Tls)?;
+        for target in &options.to {
+            client.layer_to(target).map_err(Failure::Tls)?;
+        }
+        Some(client)
     } else {
         None
     };
@@ -169,7 +177,7 @@ fn settings(
     limit: &DescriptorLimit,
     targets: &Arc<Targets>,
     counts: &Arc<Counts>,
-    to_tls: Option<(pelton_tls::Client, Option<String>)>,
+    to_tls: Option<pelton_tls::Client>,
 ) -> Settings {
     let asked_for = options.limits.max_connections as usize;
     // Each client needs a second descriptor for its target.

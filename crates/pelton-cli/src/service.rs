@@ -8,3 +8,4 @@ pub mod notify;
 pub mod pid_file;
 pub mod places;
 pub mod privileges;
+pub mod reports;

@@ -273,6 +273,33 @@ fn checks_notice_targets_that_go_and_come_back() {
     health("ok\n");
     let metrics = curl(&[&format!("{admin}metrics")]);
     assert!(metrics.contains("pelton_proxy_clients 0\n"), "{metrics}");
+    // The statistics of the workers' reactors, as in `serve`.
+    let turns = metrics.lines().find_map(|line| line.strip_prefix("pelton_turns_total{worker=\"0\"} "));
+    assert!(turns.is_some_and(|turns| turns.parse::<u64>().unwrap() > 0), "{metrics}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn checks_of_a_target_that_does_not_answer_do_not_pile_up() {
+    let silent = pelton_testing::Network::silent_listener(pelton_testing::On(pelton::EngineKind::Poll));
+    let alive = TcpListener::bind("127.0.0.1:0").unwrap();
+    let all = format!("{},{}", silent.address(), alive.local_addr().unwrap());
+    let server = proxy(&all, &["--check-interval", "5ms", "--connect-time", "30s"]);
+    // The other target has been checked often by now.
+    for _ in 0..100 {
+        drop(alive.accept().unwrap());
+    }
+    let open = fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().count();
+    assert!(open < 40, "{open} descriptors");
+}
+
+#[test]
+fn a_name_that_no_target_can_have_is_refused_at_the_start() {
+    let to = nobody();
+    let tls = ["--listen", "127.0.0.1:0", "--to", &to, "--to-tls", "--to-insecure", "--to-name", "a b"];
+    let output = Command::new(env!("CARGO_BIN_EXE_pelton")).arg("proxy").args(tls).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("\"a b\" is not a name"), "{said}");
 }
 
 #[test]

@@ -4,8 +4,7 @@
 //! interfaces that speak OpenSSL: lists of ciphers in its syntax, encrypted keys, Diffie-Hellman parameters, old versions, a
 //! process that has loaded libssl already. OpenSSL is linked dynamically and never built.
 //!
-//! TLS is a [layer](pelton::Layer) of a connection, so handlers do not notice it. A [`Config`] makes one [`Tls`] per
-//! connection.
+//! TLS is a layer of a connection, so handlers do not notice it. A `Config` makes one `Tls` per connection.
 //!
 //! | file | contents |
 //! |---|---|

@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-pub(crate) use self::buffers::Buffer;
 pub use self::buffers::Buffers;
 use self::buffers::LentBuffer;
+pub(crate) use self::buffers::{BUFFER, Buffer};
 
 mod buffers;
 

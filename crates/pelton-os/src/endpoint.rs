@@ -50,7 +50,8 @@ impl Endpoint {
 
     /// Accepts one connection.
     pub(crate) fn accept(&self) -> io::Result<SystemSocket> {
-        SystemSocket::accepted_by(self.fd()?)
+        let is_tcp = matches!(self, Endpoint::Own(socket) if socket.is_tcp());
+        SystemSocket::accepted_by(self.fd()?, is_tcp)
     }
 
     /// Accepts one connection, together with the address of its other side.

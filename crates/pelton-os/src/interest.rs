@@ -85,6 +85,24 @@ impl Readiness {
     pub const ERROR: Readiness = Readiness(8);
     /// The descriptor was closed while it was watched.
     pub const CLOSED: Readiness = Readiness(16);
+    /// The end of the stream or urgent data has arrived: a read that returns less than it could need not be the last. Pollers
+    /// tell this to the engine, which keeps it to itself.
+    pub const MARKED: Readiness = Readiness(32);
+
+    /// Returns this readiness without `other`.
+    #[must_use]
+    pub const fn without(self, other: Readiness) -> Readiness {
+        Readiness(self.0 & !other.0)
+    }
+
+    pub(crate) const fn union(self, other: Readiness) -> Readiness {
+        Readiness(self.0 | other.0)
+    }
+
+    /// Returns whether any of `other` is included.
+    pub(crate) const fn intersects(self, other: Readiness) -> bool {
+        self.0 & other.0 != 0
+    }
 
     /// Returns whether all of `other` is included.
     pub const fn contains(self, other: Readiness) -> bool {
@@ -134,6 +152,7 @@ impl fmt::Debug for Readiness {
             (Readiness::HANGUP, "hangup"),
             (Readiness::ERROR, "error"),
             (Readiness::CLOSED, "closed"),
+            (Readiness::MARKED, "marked"),
         ];
         let mut first = true;
         for (_, name) in names.iter().filter(|(part, _)| self.contains(*part)) {

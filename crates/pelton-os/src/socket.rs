@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
 
 use socket2::{Domain, Protocol, SockAddr, Type};
 
@@ -147,7 +149,10 @@ impl Socket {
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
             Kind::System(fd) => Some(fd.as_fd()),
-            Kind::Prepared(socket) => Some(socket.as_fd()),
+            Kind::Prepared(socket) => {
+                socket.expose();
+                Some(socket.as_fd())
+            }
             Kind::Stream(stream) => stream.fd().ok(),
             Kind::Borrowed(owner) | Kind::BorrowedSocket(owner) => owner.descriptor(),
             Kind::Custom(_) => None,
@@ -177,7 +182,8 @@ impl Socket {
                 Descriptor::borrowed_listener(owner).map(Endpoint::Borrowed)
             }
             kind => {
-                let socket = Socket(kind).into_system()?;
+                let mut socket = Socket(kind).into_system()?;
+                socket.identify();
                 socket.send_without_delay();
                 Ok(Endpoint::Own(socket))
             }
@@ -269,7 +275,34 @@ from_std![std::process::ChildStdin, std::process::ChildStdout, std::process::Chi
 
 /// A non-blocking, close-on-exec socket.
 #[derive(Debug)]
-pub(crate) struct SystemSocket(pub(crate) socket2::Socket);
+pub(crate) struct SystemSocket(pub(crate) socket2::Socket, Origin);
+
+/// What is known of a socket without asking the system.
+#[derive(Debug)]
+struct Origin(AtomicU8);
+
+impl Origin {
+    /// Any socket, of which there may be duplicates.
+    const UNKNOWN: u8 = 0;
+    /// A TCP socket that this crate has opened, and that nobody else has had a chance to duplicate.
+    const SOLE_TCP: u8 = 1;
+    /// A TCP socket of which there may be duplicates.
+    const TCP: u8 = 2;
+
+    fn new(origin: u8) -> Origin {
+        Origin(AtomicU8::new(origin))
+    }
+
+    fn tcp_if(is_tcp: bool) -> Origin {
+        Origin::new(if is_tcp { Origin::SOLE_TCP } else { Origin::UNKNOWN })
+    }
+}
+
+impl From<socket2::Socket> for SystemSocket {
+    fn from(socket: socket2::Socket) -> SystemSocket {
+        SystemSocket(socket, Origin::new(Origin::UNKNOWN))
+    }
+}
 
 impl SystemSocket {
     /// Listens on `address`. Replaces a stale file of a Unix socket.
@@ -344,7 +377,7 @@ impl SystemSocket {
             socket.set_nonblocking(true)?;
             socket
         };
-        let socket = SystemSocket(socket);
+        let socket = SystemSocket(socket, Origin::tcp_if(protocol.is_some()));
         socket.send_without_delay();
         Ok(socket)
     }
@@ -353,7 +386,32 @@ impl SystemSocket {
         let socket = socket2::Socket::from(fd);
         socket.set_nonblocking(true)?;
         socket.set_cloexec(true)?;
-        Ok(SystemSocket(socket))
+        Ok(socket.into())
+    }
+
+    /// Finds out whether this is a TCP socket. Listeners pass that on to the connections that they accept.
+    pub(crate) fn identify(&mut self) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if let Ok(Some(rustix::net::ipproto::TCP)) = rustix::net::sockopt::socket_protocol(&self.0) {
+            self.1 = Origin::new(Origin::TCP);
+        }
+    }
+
+    /// Returns whether this is known to be a TCP socket.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.1.0.load(Relaxed) != Origin::UNKNOWN
+    }
+
+    /// Returns whether closing this socket certainly closes the connection, in this process.
+    pub(crate) fn is_sole(&self) -> bool {
+        self.1.0.load(Relaxed) == Origin::SOLE_TCP
+    }
+
+    /// Records that somebody is about to see the descriptor, and could duplicate it.
+    pub(crate) fn expose(&self) {
+        if self.is_sole() {
+            self.1.0.store(Origin::TCP, Relaxed);
+        }
     }
 
     pub(crate) fn send_without_delay(&self) {
@@ -361,16 +419,18 @@ impl SystemSocket {
         let _ = self.0.set_tcp_nodelay(true);
     }
 
-    /// Accepts one connection.
-    pub(crate) fn accepted_by(listener: BorrowedFd<'_>) -> io::Result<SystemSocket> {
+    /// Accepts one connection. It is a TCP connection if the listener is known to be one.
+    pub(crate) fn accepted_by(listener: BorrowedFd<'_>, is_tcp: bool) -> io::Result<SystemSocket> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             // TCP_NODELAY is inherited from the listener.
             use rustix::net::{SocketFlags, accept_with};
-            Ok(SystemSocket(accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into()))
+            let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+            Ok(SystemSocket(socket.into(), Origin::tcp_if(is_tcp)))
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         {
+            let _ = is_tcp;
             let accepted = SystemSocket::accepted_with_address(listener)?.0;
             accepted.send_without_delay();
             Ok(accepted)
@@ -383,7 +443,7 @@ impl SystemSocket {
         {
             use rustix::net::{SocketFlags, acceptfrom_with};
             let (accepted, from) = acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-            Ok((SystemSocket(accepted.into()), from.as_ref().and_then(Address::from_any)))
+            Ok((socket2::Socket::from(accepted).into(), from.as_ref().and_then(Address::from_any)))
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use host_support::{LONG, start, start_with, until, wait, with};
-use pelton_python::host::{ArgumentList, Call, Config, Foreign, Host, Outcome, RefusedTask, TaskError};
+use pelton_python::host::{ArgumentList, Call, Config, Foreign, Host, Outcome, PythonThread, RefusedTask, TaskError};
 use pelton_python::native::nesting::{self, Visitor};
 use pelton_python::{Value, host::Worker};
 use pyo3::prelude::*;
@@ -438,4 +438,65 @@ fn waiting_for_an_answer_can_be_interrupted() {
     let error = wait(reply).unwrap_err();
     assert_eq!(error.exception().unwrap().type_name(), "pelton._host.Interrupted");
     until("the wait is over", || !visitor.answer(1));
+}
+
+/// Source code with a local variable `x`.
+struct Located(i64, Option<i64>, Sender<Result<i64, TaskError>>);
+
+impl Foreign for Located {
+    fn locals<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let locals = PyDict::new(py);
+        locals.set_item("x", self.0)?;
+        Ok(Some(locals))
+    }
+
+    fn returned(&mut self, object: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.1 = object.extract().ok();
+        Ok(())
+    }
+
+    fn done(self: Box<Self>, outcome: Result<(), TaskError>) {
+        let Located(_, result, sender) = *self;
+        sender.send(outcome.map(|()| result.unwrap_or(0))).unwrap();
+    }
+}
+
+#[test]
+fn other_threads_can_use_a_namespace() {
+    let host = start_with(Config::new().loops(2));
+    let worker = worker(&host);
+    let namespace = host.namespace_on(0);
+    wait(namespace.exec("base = 10").unwrap()).unwrap();
+    for thread in [&host.thread(0), &host.thread(1), &*worker] {
+        for call in [Call::eval("base + x"), Call::eval("base + x").on_worker()] {
+            let (sender, receiver) = channel();
+            namespace.submit_foreign_on(thread, call, Box::new(Located(5, None, sender))).unwrap();
+            assert_eq!(receiver.recv_timeout(LONG).unwrap().unwrap(), 15);
+        }
+        let (sender, receiver) = channel();
+        let call = Call::exec("global base\nbase = base");
+        namespace.submit_foreign_on(thread, call, Box::new(Located(5, None, sender))).unwrap();
+        receiver.recv_timeout(LONG).unwrap().unwrap();
+    }
+    assert_eq!(wait(namespace.eval("base").unwrap()).unwrap(), Value::Int(10));
+    assert_eq!(wait(namespace.eval("'x' in globals()").unwrap()).unwrap(), Value::Bool(false), "locals stay local");
+}
+
+#[test]
+fn code_on_a_thread_of_the_host_can_find_it() {
+    let host = start();
+    assert!(PythonThread::current().is_none());
+    let (sender, receiver) = channel();
+    pelton_python::native::Module::new("finding")
+        .function("find", move |_| {
+            sender.send(PythonThread::current()).unwrap();
+            Ok(())
+        })
+        .install()
+        .unwrap();
+    wait(host.submit(Call::new("finding", "find")).unwrap()).unwrap();
+    assert!(receiver.recv_timeout(LONG).unwrap().is_some_and(|thread| thread.is(&host.thread(0))));
+    let worker = worker(&host);
+    wait(worker.submit(Call::new("finding", "find")).unwrap()).unwrap();
+    assert!(receiver.recv_timeout(LONG).unwrap().is_some_and(|thread| thread.is(&worker)));
 }

@@ -14,7 +14,7 @@ use crate::{
 /// Defines functions of the module. Each is `name = path(types)`, and raises a RuntimeError if it panics.
 macro_rules! functions {
     ($module:expr, $($name:literal = $path:path [$($argument:ident: $type:ty),*] $arity:tt;)*) => {$({
-        #[allow(unused_variables)]
+        #[allow(unused_variables, clippy::too_many_arguments, reason = "the table decides")]
         fn guarded($($argument: $type),*) -> Result<impl magnus::IntoValue, Error> {
             guard(|| $path($($argument),*))
         }

@@ -95,8 +95,12 @@ impl<T> Lending<T> {
     /// reference to each. Returns `None` if there is no such value, or if it is in use further up the stack.
     #[inline]
     pub fn with<R>(&self, is_wanted: impl Fn(&T) -> bool, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        if self.latest.get().is_null() {
-            return None;
+        let latest = self.latest.get();
+        // SAFETY: loans in the list are valid.
+        let only = unsafe { latest.as_ref() }?;
+        if only.earlier.is_null() {
+            // Fast path: most programs lend one value at a time.
+            return self.with_only(latest, is_wanted, f);
         }
         // SAFETY: loans in the list are valid.
         self.loans().for_each(|loan| unsafe { (*loan).uses += 1 });
@@ -108,6 +112,35 @@ impl<T> Lending<T> {
         })?;
         // SAFETY: as above. A loan with a use does not end.
         Some(f(unsafe { &mut *(*wanted).value }))
+    }
+
+    /// Does what [`with`](Lending::with) does, if there is one loan.
+    #[inline]
+    fn with_only<R>(
+        &self,
+        only: *mut Loan<T>,
+        is_wanted: impl Fn(&T) -> bool,
+        f: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
+        /// Makes the value reachable again when it is dropped.
+        struct Used<T>(*mut Loan<T>);
+        impl<T> Drop for Used<T> {
+            fn drop(&mut self) {
+                // SAFETY: a loan with a use does not end.
+                unsafe { (*self.0).uses -= 1 };
+            }
+        }
+        // SAFETY: the loan is in the list, so it is valid. The value is given out only if nobody uses it, and not again before
+        // `_used` is dropped: `lend` has borrowed it exclusively.
+        unsafe {
+            if (*only).uses > 0 {
+                return None;
+            }
+            (*only).uses = 1;
+            let _used = Used(only);
+            let value = &mut *(*only).value;
+            if is_wanted(value) { Some(f(value)) } else { None }
+        }
     }
 
     /// Iterates over the loans, the latest first. The caller ends none meanwhile.

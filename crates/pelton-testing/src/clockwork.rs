@@ -163,6 +163,8 @@ impl StreamEngine for Clockwork {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn reset_when_forgotten(&mut self, _: Token) {}
+
     fn splice(&mut self, _: Token, _: Option<(Token, Rc<Splice>)>) -> bool {
         false
     }
@@ -224,6 +226,10 @@ impl Engine for Clockwork {
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn has_events(&self) -> bool {
+        false
     }
 
     fn after_fork(&mut self) -> io::Result<()> {

@@ -54,3 +54,11 @@ pub fn count_faults(reactor: &mut Reactor) -> Rc<Cell<usize>> {
 pub fn descriptors() -> usize {
     if cfg!(target_os = "linux") { std::fs::read_dir("/proc/self/fd").unwrap().count() } else { 0 }
 }
+
+/// Returns how many descriptors the kernel watches for this loop. `None` if it cannot tell: only epoll can.
+pub fn registered(reactor: &pelton::EventLoop) -> Option<usize> {
+    use std::os::fd::AsRawFd;
+    let poller = reactor.as_fd()?.as_raw_fd();
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{poller}")).ok()?;
+    Some(text.lines().filter(|line| line.starts_with("tfd:")).count())
+}

@@ -11,9 +11,10 @@
 //! | make certificates (feature `certificates`) | `Authority`, `Issued` |
 //! | generate data in which loss and reordering show | [`pattern`] |
 //! | record what happened, in order | [`Log`], [`watch_and_log`], [`activity`] |
-//! | count live values, open descriptors and faults | [`Alive`], [`Counted`], [`descriptors`], [`count_faults`] |
+//! | count live values, open or registered descriptors and faults | [`Alive`], [`Counted`], [`descriptors`], [`registered`], [`count_faults`] |
 //! | run a test again in a child process | [`child`] |
-//! | start a Redis server, freeze it, kill it | [`RedisServer`] |
+//! | start a Redis server, freeze it, kill it | [`RedisServer`], with replicas and Sentinel [`RedisNode`] |
+//! | cut connections at random bytes | [`CuttingProxy`] |
 //! | control time and the outcome of each connect | [`clockwork`] |
 //! | write a test engine that lacks some operations | [`unsupported!`] |
 //!
@@ -46,17 +47,20 @@ pub mod memory;
 #[cfg(feature = "certificates")]
 mod authority;
 mod counters;
+mod cutting_proxy;
 mod deadlines;
 mod engines;
 mod handlers;
 mod log;
 mod network;
 mod redis;
+mod redis_node;
 mod unsupported;
 
 #[cfg(feature = "certificates")]
 pub use authority::{Authority, Issued};
-pub use counters::{Alive, Counted, count_faults, descriptors};
+pub use counters::{Alive, Counted, count_faults, descriptors, registered};
+pub use cutting_proxy::CuttingProxy;
 pub use deadlines::{
     DEADLINE, POOL_DEADLINE, activity, block_on, eventually, poll, run, run_until, run_with, wait_for,
 };
@@ -65,6 +69,7 @@ pub use handlers::{Echo, EchoUntilQuit, dial, is_served, listen, localhost, patt
 pub use log::{Log, watch_and_log};
 pub use network::{Duplex, Network, Peer, PeerListener};
 pub use redis::{RedisServer, ports};
+pub use redis_node::RedisNode;
 
 // Used by the macros.
 #[doc(hidden)]

@@ -48,6 +48,8 @@ macro_rules! unsupported {
                 detach($crate::pelton_os::Token) -> ();
             });
 
+            fn reset_when_forgotten(&mut self, _: $crate::pelton_os::Token) {}
+
             fn splice(
                 &mut self,
                 _: $crate::pelton_os::Token,

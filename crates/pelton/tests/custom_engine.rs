@@ -112,6 +112,10 @@ impl Engine for Scripted {
         None
     }
 
+    fn has_events(&self) -> bool {
+        false
+    }
+
     fn after_fork(&mut self) -> io::Result<()> {
         Ok(())
     }

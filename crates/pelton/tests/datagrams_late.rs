@@ -128,6 +128,10 @@ impl Engine for Late {
         None
     }
 
+    fn has_events(&self) -> bool {
+        false
+    }
+
     fn after_fork(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -11,7 +11,7 @@ use fork::{Fork, fork, waitpid};
 use pelton::{
     Chunk, Connection, ConnectionId, DeferFailure, Error, EventLoop, Interest, Io, Lane, LookupError, Pool, task,
 };
-use pelton_testing::{Echo, Log, On, activity, on_every_engine, poll, run_until, run_with, watch_and_log};
+use pelton_testing::{Echo, Log, On, activity, on_every_engine, poll, registered, run_until, run_with, watch_and_log};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::low_level::{exit, raise};
 
@@ -27,6 +27,7 @@ on_every_engine![
     watched_paths_continue_in_both_processes,
     a_child_leaves_the_mode_of_shared_descriptors_alone,
     a_pipe_works_in_a_child_that_makes_the_reactor_its_own,
+    a_connection_that_a_child_still_has_leaves_the_poller,
 ];
 
 /// A fork copies the whole process, so these tests run one at a time.
@@ -340,4 +341,29 @@ fn a_pipe_works_in_a_child_that_makes_the_reactor_its_own(on: On) {
             assert_eq!(&received, b"in the child");
         });
     });
+}
+
+fn a_connection_that_a_child_still_has_leaves_the_poller(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
+    let address = reactor.listening_on(listener).unwrap().to_string();
+    let before = registered(&reactor);
+    let client = std::net::TcpStream::connect(address).unwrap();
+    run_until(&mut reactor, |reactor| reactor.connection_count() == 1);
+    let (mut release, wait) = UnixStream::pair().unwrap();
+    let child = match fork().unwrap() {
+        Fork::Child => {
+            drop(release);
+            let _ = (&wait).read(&mut [0]);
+            exit(0);
+        }
+        Fork::Parent(child) => child,
+    };
+    // Closing it would not end the connection: the child has a duplicate of it, too.
+    client.shutdown(std::net::Shutdown::Both).unwrap();
+    run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+    assert_eq!(registered(&reactor), before, "the child's duplicate keeps the connection in the poller");
+    release.write_all(b"x").unwrap();
+    waitpid(child).unwrap();
 }

@@ -248,3 +248,22 @@ fn unavailable_engine_is_a_fault() {
     assert!(lines[0].contains("tests/processes.rs:"), "{lines:#?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("hook: engine not available: epoll"), "{output:?}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn inheriting_descriptors_is_a_choice() {
+    use pelton::process::Command;
+    if child::role().is_some() {
+        let unmarked = rustix::io::dup(io::stdout()).unwrap();
+        let mut reactor = Reactor::new().unwrap();
+        let path = format!("/proc/self/fd/{}", unmarked.as_raw_fd());
+        let is_open = |command: Command| command.arg("-e").arg(&path);
+        let inherits = is_open(Command::new("test").inherit_descriptors()).status(&mut reactor);
+        assert!(reactor.block_on(inherits).unwrap().unwrap().success());
+        let given_nothing = is_open(Command::new("test")).status(&mut reactor);
+        assert!(!reactor.block_on(given_nothing).unwrap().unwrap().success());
+        return;
+    }
+    let output = in_a_child("inheriting_descriptors_is_a_choice", &[]);
+    assert!(output.status.success(), "{output:?}");
+}

@@ -140,6 +140,10 @@ impl Engine for World {
         None
     }
 
+    fn has_events(&self) -> bool {
+        false
+    }
+
     fn after_fork(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -235,30 +235,101 @@ fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
 
 #[test]
 fn accepting_a_connection_costs_one_call_and_its_registration() {
+    const CONNECTIONS: usize = 64;
     calls(
         "accepting_a_connection_costs_one_call_and_its_registration",
         |reactor| {
             let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
             let address = reactor.listening_on(listener).unwrap().to_string();
             let mut clients = Vec::new();
-            for round in 0..10 {
+            mark();
+            for count in 1..=CONNECTIONS {
                 clients.push(TcpStream::connect(&address).unwrap());
-                if round == 9 {
-                    mark();
-                }
-                // Some engines take two turns, one of which finds no more connections.
-                while reactor.connection_count() <= round {
+                while reactor.connection_count() < count {
                     reactor.turn(None).unwrap();
                 }
-                if round == 9 {
+            }
+            mark();
+        },
+        |made| {
+            let count = |name: &str| made.iter().filter(|made| *made == name).count();
+            // Waits that report the listener one after the other make it look for more than one connection, now and then.
+            assert!((CONNECTIONS..CONNECTIONS + CONNECTIONS / 8).contains(&count("accept4")), "{made:?}");
+            assert!([0, CONNECTIONS].contains(&count("epoll_ctl")), "{made:?}");
+        },
+    );
+}
+
+/// Proxies to a target, which it connects to.
+struct ProxyTo(Address);
+
+impl Connection for ProxyTo {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        let server = io.reactor().connect(&self.0, Echo).unwrap();
+        io.proxy_both(server, Proxy::new()).unwrap();
+    }
+
+    fn received(&mut self, _: &mut Io<'_>, _: Chunk) {
+        unreachable!("it is proxied");
+    }
+}
+
+#[test]
+fn a_proxied_connection_is_registered_twice_in_its_life() {
+    calls(
+        "a_proxied_connection_is_registered_twice_in_its_life",
+        |reactor| {
+            let back = TcpListener::bind("127.0.0.1:0").unwrap();
+            let target = Address::from(back.local_addr().unwrap());
+            let listener = reactor.listen("127.0.0.1:0", move |_| ProxyTo(target.clone())).unwrap();
+            let address = reactor.listening_on(listener).unwrap().to_string();
+            let target = std::thread::spawn(move || {
+                for _ in 0..2 {
+                    let mut server = back.accept().unwrap().0;
+                    server.read_exact(&mut [0; 4]).unwrap();
+                    server.write_all(b"pong").unwrap();
+                    // The end of the client's stream.
+                    assert_eq!(server.read(&mut [0; 4]).unwrap(), 0);
+                }
+            });
+            // The first one allocates.
+            for round in 0..2 {
+                if round == 1 {
                     mark();
                 }
+                let client = std::thread::spawn({
+                    let address = address.clone();
+                    move || {
+                        let mut client = TcpStream::connect(address).unwrap();
+                        client.write_all(b"ping").unwrap();
+                        client.read_exact(&mut [0; 4]).unwrap();
+                    }
+                });
+                reactor.run_until(|reactor| reactor.connection_count() == 2).unwrap();
+                reactor.run_until(|reactor| reactor.connection_count() == 0).unwrap();
+                if round == 1 {
+                    mark();
+                }
+                client.join().unwrap();
             }
+            target.join().unwrap();
         },
-        |mut made| {
-            made.retain(|name| name != "wait" && name != "epoll_ctl");
-            // The second call finds no more connections.
-            assert_eq!(made, ["accept4", "accept4"]);
+        |made| {
+            let mut made: Vec<_> = made.iter().map(String::as_str).filter(|name| *name != "wait").collect();
+            let registered = made.iter().filter(|name| **name == "epoll_ctl").count();
+            assert!([0, 2].contains(&registered), "{made:?}");
+            let expected = ["accept4", "socket", "setsockopt", "connect", "recvfrom", "sendto", "shutdown", "close"];
+            // Starting the client's thread, and an attempt to accept one more.
+            made.retain(|name| expected.contains(name));
+            let count = |name: &str| made.iter().filter(|made| **made == name).count();
+            assert!(count("accept4") <= 2, "{made:?}");
+            // Twice a message, and twice the end.
+            assert_eq!((count("recvfrom"), count("sendto"), count("shutdown")), (4, 2, 2), "{made:?}");
+            assert_eq!(
+                (count("socket"), count("setsockopt"), count("connect"), count("close")),
+                (1, 1, 1, 2),
+                "{made:?}"
+            );
         },
     );
 }
@@ -373,23 +444,12 @@ fn a_message_through_pipes_costs_one_read_one_write_and_a_wait() {
 
 #[test]
 fn a_proxied_message_costs_one_read_one_write_and_a_wait() {
-    struct Front(Address);
-    impl Connection for Front {
-        fn opened(&mut self, io: &mut Io<'_>) {
-            let server = io.reactor().connect(&self.0, Echo).unwrap();
-            io.proxy_both(server, Proxy::new()).unwrap();
-        }
-
-        fn received(&mut self, _: &mut Io<'_>, _: Chunk) {
-            unreachable!("it is proxied");
-        }
-    }
     calls(
         "a_proxied_message_costs_one_read_one_write_and_a_wait",
         |reactor| {
             let back = TcpListener::bind("127.0.0.1:0").unwrap();
             let target = Address::from(back.local_addr().unwrap());
-            let listener = reactor.listen("127.0.0.1:0", move |_| Front(target.clone())).unwrap();
+            let listener = reactor.listen("127.0.0.1:0", move |_| ProxyTo(target.clone())).unwrap();
             let mut client = TcpStream::connect(reactor.listening_on(listener).unwrap().to_string()).unwrap();
             while reactor.stats().calls(CallbackKind::Connection) < 2 {
                 reactor.turn(None).unwrap();

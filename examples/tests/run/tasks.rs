@@ -84,3 +84,19 @@ fn files_writes_lists_reads_and_copies() {
     assert!(said("20 files are read"), "{printed:#?}");
     assert!(said("/missing: No such file or directory"), "{printed:#?}");
 }
+
+#[test]
+fn jobs_run_in_the_order_of_their_key_although_one_fails() {
+    let directory = std::env::temp_dir().join(format!("pelton-example-jobs-{}", std::process::id()));
+    for store in ["memory:".to_owned(), format!("file:{}", directory.display())] {
+        let mut example = example!("jobs");
+        example.arg(store);
+        let printed = start(example).succeed();
+        let position =
+            |part: &str| printed.iter().position(|line| line.contains(part)).unwrap_or_else(|| panic!("{printed:#?}"));
+        assert!(position("order 1 of ana: failed") < position("order 1 of ana: done at attempt 2"));
+        assert!(position("order 1 of ana: done") < position("order 3 of ana: done at attempt 1"));
+        assert!(position("order 2 of bob: done") < position("order 4 of bob: done"));
+    }
+    let _ = std::fs::remove_dir_all(directory);
+}

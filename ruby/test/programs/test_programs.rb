@@ -110,6 +110,32 @@ class TestPrograms < PeltonTest
     end
   end
 
+  test 'fibers turn requests into sequential code' do
+    answers = []
+    run_reactor(DEADLINE) do
+      url = "http://127.0.0.1:#{serve_with_thin(Application)}"
+      get = ->(address) { wait_for(EM::HttpRequest.new(address).get) }
+      Fiber.new do
+        answers << get["#{url}/?name=one"].response << get["#{url}/?name=two"].response
+        # The port is closed: the fiber resumes with an error.
+        answers << get["http://127.0.0.1:#{closed_port}/"].error.nil?
+        EM.stop
+      end.resume
+    end
+    assert_equal ['hello, one', 'hello, two', false], answers
+  end
+
+  def wait_for(request)
+    current = Fiber.current
+    request.callback { current.resume(request) }
+    request.errback { current.resume(request) }
+    Fiber.yield
+  end
+
+  def closed_port
+    TCPServer.open('127.0.0.1', 0) { |server| server.addr[1] }
+  end
+
   test 'thin survives an application that fails' do
     seen = []
     run_reactor(DEADLINE) do

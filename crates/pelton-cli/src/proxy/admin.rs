@@ -6,16 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pelton::{Reactor, Target};
+use pelton::{Handle, Reactor, Target};
 use pelton_http::{Handler, Request, Responder, Response, Router};
 
 use super::record::Counts;
 use super::targets::Targets;
 use crate::serve::admin::Hosts;
 use crate::service::access_log::Sink;
+use crate::service::reports;
 
 /// What the responses are made from.
 pub struct Admin {
+    pub workers: Vec<Handle>,
     pub targets: Arc<Targets>,
     pub counts: Arc<Counts>,
     pub log: Option<Sink>,
@@ -25,7 +27,7 @@ pub struct Admin {
 
 impl Admin {
     pub fn handler(self) -> impl Handler {
-        let Admin { targets, counts, log, draining, hosts } = self;
+        let Admin { workers, targets, counts, log, draining, hosts } = self;
         let up = targets.clone();
         let health = move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
             let any_up = (0..up.all().len()).any(|target| up.is_up(target));
@@ -39,9 +41,15 @@ impl Admin {
             responder.respond(reactor, response.header("Cache-Control", "no-store"));
         };
         let metrics = move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
-            let text = render(&targets, &counts, log.as_ref().map(Sink::dropped));
-            let response = Response::ok().header("Content-Type", "text/plain; version=0.0.4; charset=utf-8").body(text);
-            responder.respond(reactor, response);
+            let mut text = render(&targets, &counts, log.as_ref().map(Sink::dropped));
+            let workers = workers.clone();
+            reactor.spawn(async move {
+                let reports = reports::ask(&workers, |reactor| Some(reactor.stats())).await;
+                text.push_str(&reports::of_reactors(reports.iter().map(|(worker, stats)| (*worker, stats))));
+                let response =
+                    Response::ok().header("Content-Type", "text/plain; version=0.0.4; charset=utf-8").body(text);
+                Reactor::with_current(|reactor| responder.respond(reactor, response));
+            });
         };
         let router = Router::new().get("/health", health).get("/metrics", metrics);
         move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {

@@ -30,7 +30,7 @@ pub struct Settings {
     pub header_time: Duration,
     pub idle_time: Option<Duration>,
     pub retries: u32,
-    pub to_tls: Option<(pelton_tls::Client, Option<String>)>,
+    pub to_tls: Option<pelton_tls::Client>,
     pub max_clients: usize,
     pub per_address: Option<PerAddress>,
 }
@@ -208,7 +208,12 @@ impl Front {
             };
             match start(io.reactor(), settings, index, back) {
                 Ok(_) => return,
-                Err(error) => tracing::warn!(%error, "could not connect to a target"),
+                Err(error) => {
+                    // No handler was started that would count its end.
+                    settings.targets.all()[index].end();
+                    settings.targets.failed(index);
+                    tracing::warn!(%error, "could not connect to a target");
+                }
             }
         }
         self.no_target(io);
@@ -223,12 +228,8 @@ fn start(
     mut back: Back,
 ) -> Result<ConnectionId, pelton::Error> {
     let endpoint = settings.targets.all()[index].endpoint().clone();
-    let Some((client, name)) = &settings.to_tls else { return connect_to(reactor, endpoint, back) };
-    let layer = match name {
-        Some(name) => client.layer(name),
-        None => client.layer_to(&endpoint),
-    };
-    match layer {
+    let Some(client) = &settings.to_tls else { return connect_to(reactor, endpoint, back) };
+    match client.layer_to(&endpoint) {
         Ok(layer) => {
             // The header goes before the handshake.
             let header = back.header.take();

@@ -4,17 +4,14 @@ use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use pelton::{Handle, Reactor, Targets, task};
+use pelton::{Handle, Reactor, Targets};
 use pelton_http::{Handler, Request, Responder, Response, Router};
 
-use super::metrics::{self, Report};
+use super::metrics;
 use super::worker;
 use crate::service::access_log::Sink;
-
-/// A worker that does not report within this time is left out.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::service::reports;
 
 /// What the responses are made from.
 pub struct Admin {
@@ -118,17 +115,11 @@ impl Admin {
 
     /// Asks all workers, and responds when they have reported.
     fn metrics(&self, reactor: &mut Reactor, responder: Responder) {
-        let replies: Vec<_> = self.workers.iter().map(|worker| worker.post_with_reply(worker::report)).collect();
+        let workers = self.workers.clone();
         let dropped = self.log.as_ref().map(Sink::dropped);
         let (tls, targets) = (self.tls.clone(), self.targets.clone());
         reactor.spawn(async move {
-            let mut reports: Vec<(usize, Report)> = Vec::new();
-            for (number, reply) in replies.into_iter().enumerate() {
-                match task::timeout(PATIENCE, reply).await {
-                    Ok(Ok(Some(report))) => reports.push((number, report)),
-                    _ => tracing::warn!(worker = number, "a worker did not report"),
-                }
-            }
+            let reports = reports::ask(&workers, worker::report).await;
             let text = metrics::render(&reports, tls.as_ref(), targets.as_deref(), dropped);
             let response = Response::ok().header("Content-Type", "text/plain; version=0.0.4; charset=utf-8").body(text);
             Reactor::with_current(|reactor| responder.respond(reactor, response));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::{Chunk, Memory};
 
 /// Bytes that one read takes at most.
-const BUFFER: usize = 64 * 1024;
+pub(crate) const BUFFER: usize = 64 * 1024;
 
 /// Reads start at a multiple of this: some processors copy many times slower if source and destination differ by a few bytes
 /// within their pages.

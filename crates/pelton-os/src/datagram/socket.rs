@@ -48,7 +48,7 @@ impl SystemSocket {
         };
         let socket = socket2::Socket::new(domain, Type::DGRAM, protocol)?;
         socket.set_nonblocking(true)?;
-        Ok(SystemSocket(socket))
+        Ok(socket.into())
     }
 
     fn prepare(&self, address: &Address, options: &DatagramOptions) -> io::Result<()> {

@@ -70,6 +70,9 @@ pub trait Engine: WatchEngine + ListenEngine + StreamEngine + DatagramEngine {
     /// Returns a descriptor that is readable while there are events. `None` if the engine has none.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Returns whether the next wait will not sleep although the [descriptor](Engine::as_fd) is not readable.
+    fn has_events(&self) -> bool;
+
     /// In a forked child: replaces the kernel objects that are shared with the parent, and registers every source with the new
     /// ones.
     fn after_fork(&mut self) -> io::Result<()>;

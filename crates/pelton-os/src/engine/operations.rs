@@ -118,6 +118,10 @@ pub trait StreamEngine {
     /// sends is closed by this, and can then only be forgotten.
     fn finish(&mut self, token: Token) -> io::Result<()>;
 
+    /// Makes forgetting the stream reset the connection, if its kind of stream knows resets: the other side then gets an error
+    /// instead of an orderly end.
+    fn reset_when_forgotten(&mut self, token: Token);
+
     /// Gives up a stream that has nothing queued: [`Event::Detached`](super::Event::Detached) carries its socket and follows
     /// everything that was received. The engine has then forgotten the source.
     fn detach(&mut self, token: Token) -> io::Result<()>;

@@ -1,4 +1,4 @@
-//! Linux's `epoll`, level-triggered.
+//! Linux's `epoll`, level-triggered except for sockets that are added for their changes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -103,6 +103,9 @@ fn readiness(events: u32) -> Readiness {
     if flags.intersects(EventFlags::IN | EventFlags::RDHUP) {
         readiness |= Readiness::READABLE;
     }
+    if flags.intersects(EventFlags::RDHUP | EventFlags::PRI) {
+        readiness |= Readiness::MARKED;
+    }
     if flags.contains(EventFlags::OUT) {
         readiness |= Readiness::WRITABLE;
     }
@@ -115,7 +118,19 @@ fn readiness(events: u32) -> Readiness {
     readiness
 }
 
+/// What is reported of a socket that is added for its changes. Urgent data is included because a read stops before it.
+const CHANGES: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::PRI).union(EventFlags::ET);
+
 impl Poller for Epoll {
+    fn reports_changes(&self) -> bool {
+        true
+    }
+
+    fn add_for_changes(&mut self, fd: RawFd, token: Token) -> io::Result<()> {
+        Ok(epoll::add(&self.fd, borrow(&fd), EventData::new_u64(token.to_bits()), CHANGES)?)
+    }
+
     fn add(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         Ok(epoll::add(&self.fd, borrow(&fd), EventData::new_u64(token.to_bits()), flags(interest, mode))?)
     }

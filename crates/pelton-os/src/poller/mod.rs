@@ -17,7 +17,10 @@
 //!    found. Their token tells.
 //! 7. A closed descriptor never makes `wait` fail or spin. Either the kernel drops it, or the poller reports it once as
 //!    [`Readiness::CLOSED`] and not again.
-//! 8. A poller is `Send`, so that the blocking part of a turn can be passed to code that requires it.
+//! 8. A poller that [reports changes](Poller::reports_changes) reports a descriptor that was
+//!    [added for its changes](Poller::add_for_changes) when it is ready at first, and whenever more arrives, room is made after there
+//!    was none, or an end or error occurs; not again while it stays ready. This holds for TCP sockets.
+//! 9. A poller is `Send`, so that the blocking part of a turn can be passed to code that requires it.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -41,6 +44,18 @@ pub use select::Select;
 
 /// A kernel interface that waits for many descriptors at once. The module documentation is its contract.
 pub trait Poller: Send {
+    /// Returns whether it can report changes instead of states: [`add_for_changes`](Poller::add_for_changes). Then it also forgets a
+    /// descriptor that is closed without being [removed](Poller::remove), if there is no duplicate of it.
+    fn reports_changes(&self) -> bool {
+        false
+    }
+
+    /// Starts to report each change of `fd`, a TCP socket, in both directions, under `token`.
+    fn add_for_changes(&mut self, fd: RawFd, token: Token) -> io::Result<()> {
+        let _ = (fd, token);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Starts to report `fd` under `token`.
     fn add(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()>;
 

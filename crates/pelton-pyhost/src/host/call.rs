@@ -47,6 +47,16 @@ impl Call {
         Call::of(Target::Function(module.into(), function.into()))
     }
 
+    /// Runs statements in the namespace that the call is submitted to.
+    pub fn exec(source: impl Into<Name>) -> Call {
+        Call::of(Target::Exec(source.into()))
+    }
+
+    /// Evaluates an expression in the namespace that the call is submitted to.
+    pub fn eval(source: impl Into<Name>) -> Call {
+        Call::of(Target::Eval(source.into()))
+    }
+
     /// Calls an object that came from Python.
     pub fn object(object: crate::value::Object) -> Call {
         Call::of(Target::Object(object))

@@ -105,8 +105,8 @@ impl Place {
                     self.callables.find(py, module, function, namespace)?
                 }
                 Target::Object(object) => Owned::new_reference(object.as_ptr()),
-                Target::Exec(source) => return Ok(run_source(py, source, ffi::Py_file_input, space)?),
-                Target::Eval(source) => return Ok(run_source(py, source, ffi::Py_eval_input, space)?),
+                Target::Exec(source) => return run_source(py, source, ffi::Py_file_input, space, foreign),
+                Target::Eval(source) => return run_source(py, source, ffi::Py_eval_input, space, foreign),
             };
             match foreign {
                 None => call_with(py, &function, &call.args, &call.keywords),
@@ -142,7 +142,16 @@ impl Place {
                     let function = ffi::PyDict_GetItemString(known().builtins.as_ptr(), name.as_ptr());
                     let namespace = Owned::new_reference(space.namespaces.get_or_main(py, space.number)?);
                     let source = value::to_pointer(&Value::Str(source.to_string()))?;
-                    (Owned::new_reference(function), Some([source, namespace]))
+                    let mut first = vec![source, namespace];
+                    match foreign.and_then(|task| task.with(|foreign| foreign.locals(py))) {
+                        None | Some(Ok(None)) => {}
+                        Some(Ok(Some(locals))) => first.push(Owned::returned(locals.into_ptr())?),
+                        Some(Err(error)) => {
+                            error.restore(py);
+                            return Err(Failure::Raised);
+                        }
+                    }
+                    (Owned::new_reference(function), Some(first))
                 }
             };
             if first.is_none()
@@ -155,7 +164,7 @@ impl Place {
                 })?;
                 return Ok((own(function), tuple, dictionary));
             }
-            let tuple = Owned::returned(ffi::PyTuple_New((args.len() + if first.is_some() { 2 } else { 0 }) as _))?;
+            let tuple = Owned::returned(ffi::PyTuple_New((args.len() + first.as_ref().map_or(0, Vec::len)) as _))?;
             let mut index = 0;
             for object in first.into_iter().flatten() {
                 ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index, object.into_ptr());
@@ -182,20 +191,33 @@ impl Place {
 }
 
 /// Runs source code in a namespace.
-unsafe fn run_source(py: Python<'_>, source: &str, kind: i32, space: &Space) -> Result<Owned> {
+unsafe fn run_source(
+    py: Python<'_>,
+    source: &str,
+    kind: i32,
+    space: &Space,
+    foreign: Option<&Arc<ForeignTask>>,
+) -> std::result::Result<Owned, Failure> {
     // SAFETY: the caller holds the lock. An owned reference keeps the dictionary alive, because the code may
     // drop the namespace.
     unsafe {
         let namespace = Owned::new_reference(space.namespaces.get_or_main(py, space.number)?);
         let Ok(source) = std::ffi::CString::new(source) else {
-            return Err(pelton_cpython::call::raise::<pyo3::exceptions::PyValueError>(
-                py,
-                "source code string cannot contain null bytes",
-            ));
+            let message = "source code string cannot contain null bytes";
+            return Err(pelton_cpython::call::raise::<pyo3::exceptions::PyValueError>(py, message).into());
         };
         let code = ffi::Py_CompileString(source.as_ptr(), c"<string>".as_ptr(), kind);
         let code = Owned::returned(code)?;
-        Owned::returned(ffi::PyEval_EvalCode(code.as_ptr(), namespace.as_ptr(), namespace.as_ptr()))
+        let locals = match foreign.and_then(|task| task.with(|foreign| foreign.locals(py))) {
+            None | Some(Ok(None)) => None,
+            Some(Ok(locals)) => locals,
+            Some(Err(error)) => {
+                error.restore(py);
+                return Err(Failure::Raised);
+            }
+        };
+        let locals = locals.as_ref().map_or(namespace.as_ptr(), |locals| locals.as_ptr());
+        Ok(Owned::returned(ffi::PyEval_EvalCode(code.as_ptr(), namespace.as_ptr(), locals))?)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString};
 
 use super::TaskError;
 use super::completion::Request;
@@ -30,6 +30,13 @@ pub trait Foreign: Send + 'static {
     fn arguments(&mut self, list: &mut ArgumentList<'_>) -> PyResult<()> {
         let _ = list;
         Ok(())
+    }
+
+    /// Returns the local variables of source code, for [`Call::exec`](super::Call::exec) and
+    /// [`Call::eval`](super::Call::eval). Without them, the namespace is used.
+    fn locals<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let _ = py;
+        Ok(None)
     }
 
     /// Converts the result and keeps it.

@@ -18,9 +18,11 @@ use super::lock_order::{self, Rank};
 use crate::value::Object;
 
 /// The modules of the package, by name.
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 8] = [
     ("pelton", include_str!("../../../../python/pelton/__init__.py")),
+    ("pelton._datagrams", include_str!("../../../../python/pelton/_datagrams.py")),
     ("pelton._loop", include_str!("../../../../python/pelton/_loop.py")),
+    ("pelton._pipes", include_str!("../../../../python/pelton/_pipes.py")),
     ("pelton._policy", include_str!("../../../../python/pelton/_policy.py")),
     ("pelton._tls", include_str!("../../../../python/pelton/_tls.py")),
     ("pelton._transports", include_str!("../../../../python/pelton/_transports.py")),

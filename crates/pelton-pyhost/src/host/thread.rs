@@ -31,6 +31,11 @@ pub struct PythonThread {
 }
 
 impl PythonThread {
+    /// Returns the thread that this code runs on, if it belongs to a host.
+    pub fn current() -> Option<PythonThread> {
+        super::current_thread()
+    }
+
     /// Submits a call.
     pub fn submit(&self, call: Call) -> Result<Reply, Refused> {
         submit::reply(&self.home, 0, call)

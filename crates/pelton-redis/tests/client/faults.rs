@@ -1,19 +1,12 @@
 //! A real server that is killed, frozen, full, read-only, or behind a network that cuts connections.
 
 use std::cell::{Cell, RefCell};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use pelton::{EventLoop, Reactor};
 use pelton_redis::{Client, Command, Error, Options};
-use pelton_testing::{RedisServer, run_until};
+use pelton_testing::{CuttingProxy, RedisServer, run_until};
 
 use super::{ask, open, options, ping, quick, settled};
 
@@ -102,82 +95,15 @@ fn full_and_read_only_servers_answer_with_typed_errors() {
     assert_eq!(ask::<()>(&mut reactor, &redis, set()), Ok(()));
 }
 
-/// Forwards connections to a Unix socket, and cuts each one after a random number of bytes, in either direction.
-struct Proxy {
-    address: SocketAddr,
-    stop: Arc<AtomicBool>,
-}
-
-impl Proxy {
-    fn start(to: PathBuf, seed: u64) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        thread::spawn(move || {
-            let mut random = fastrand::Rng::with_seed(seed);
-            for client in listener.incoming().map_while(Result::ok) {
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
-                // A reply to HELLO has about 200 bytes. Some connections are cut inside of it.
-                let budget = [random.usize(1..1500), random.usize(1..1500)];
-                let Ok(server) = UnixStream::connect(&to) else { continue };
-                forward(client, server, budget);
-            }
-        });
-        Proxy { address, stop }
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
-fn forward(client: TcpStream, server: UnixStream, budget: [usize; 2]) {
-    let cut = {
-        let (client, server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-        move || {
-            let _ = client.shutdown(Shutdown::Both);
-            let _ = server.shutdown(Shutdown::Both);
-        }
-    };
-    let cut = Arc::new(cut);
-    let (other, done) = (client.try_clone().unwrap(), cut.clone());
-    let (mut up, mut down) = (server.try_clone().unwrap(), server);
-    thread::spawn(move || {
-        pump(&mut &other, &mut up, budget[0]);
-        done();
-    });
-    thread::spawn(move || {
-        pump(&mut down, &mut &client, budget[1]);
-        cut();
-    });
-}
-
-fn pump(from: &mut impl Read, to: &mut impl Write, mut budget: usize) {
-    let mut bytes = [0; 512];
-    while let Ok(count @ 1..) = from.read(&mut bytes) {
-        let count = count.min(budget);
-        budget -= count;
-        if to.write_all(&bytes[..count]).is_err() || budget == 0 {
-            return;
-        }
-    }
-}
-
 /// The answers that have arrived, by command.
 type Answers = Rc<RefCell<Vec<Option<Result<String, Error>>>>>;
 
 /// Runs this many commands through connections that are cut at random bytes, and returns the answers.
 fn through_cuts(seed: u64, commands: u32, make: impl Fn(u32) -> Command + 'static) -> Vec<Result<String, Error>> {
     let server = RedisServer::start(&[]);
-    let proxy = Proxy::start(server.socket(), seed);
+    let proxy = CuttingProxy::start(server.socket(), seed);
     let mut reactor = Reactor::new().unwrap();
-    let redis = open(&mut reactor, quick(Options::new(proxy.address)));
+    let redis = open(&mut reactor, quick(Options::new(proxy.address())));
     let answers = Rc::new(RefCell::new(vec![None; commands as usize]));
     let next = Rc::new(Cell::new(0));
     let make = Rc::new(make);

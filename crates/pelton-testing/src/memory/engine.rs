@@ -270,6 +270,8 @@ impl StreamEngine for MemoryEngine {
         Ok(())
     }
 
+    fn reset_when_forgotten(&mut self, _: Token) {}
+
     fn undelivered(&self, token: Token) -> Option<u64> {
         match self.sources.get(&token) {
             Some(Source { role: Role::Stream(stream), .. }) => Some(stream.undelivered()),
@@ -362,6 +364,10 @@ impl Engine for MemoryEngine {
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn has_events(&self) -> bool {
+        false
     }
 
     fn after_fork(&mut self) -> io::Result<()> {

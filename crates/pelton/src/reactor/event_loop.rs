@@ -221,7 +221,8 @@ impl EventLoop {
         let reactor = &mut self.reactor;
         reactor.ticks.queue_continuations();
         // A stopped loop needs a turn to report that it has stopped.
-        if reactor.is_over() || reactor.has_work() || reactor.guest_has_work() || !reactor.posts.wake_on_post() {
+        let has_work = reactor.has_work() || reactor.guest_has_work() || reactor.engine.has_events();
+        if reactor.is_over() || has_work || !reactor.posts.wake_on_post() {
             return Some(Time::ZERO);
         }
         [reactor.timers.next_deadline(), reactor.guest_deadline()].into_iter().flatten().min()

@@ -22,6 +22,11 @@ impl Pauses {
     pub(crate) const TARGET: Pauses = Pauses(4);
 
     #[inline]
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }

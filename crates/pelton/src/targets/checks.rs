@@ -1,6 +1,7 @@
 //! Active checks: connects to each target from time to time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::Targets;
@@ -22,6 +23,7 @@ impl Connection for Check {
     fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
+        self.targets.all()[self.number].checking.store(false, Relaxed);
         if !reactor.stopping() {
             self.targets.report(self.number, self.accepted, &reason.to_string());
         }
@@ -39,6 +41,11 @@ impl Targets {
 
     fn check(self: &Arc<Self>, reactor: &mut Reactor, patience: Duration) {
         for (number, target) in self.all().iter().enumerate() {
+            // One check at a time: those of a target that does not answer would pile up, and the last to fail would be about the time
+            // before it came back.
+            if target.checking.swap(true, Relaxed) {
+                continue;
+            }
             let check = Check { targets: self.clone(), number, accepted: false };
             let started = match target.endpoint().clone() {
                 Endpoint::Address(address) => reactor.connect(&address, check),
@@ -50,7 +57,10 @@ impl Targets {
                         io.set_limit(Limit::Connect, Some(patience));
                     }
                 }
-                Err(error) => self.report(number, false, &error.to_string()),
+                Err(error) => {
+                    target.checking.store(false, Relaxed);
+                    self.report(number, false, &error.to_string());
+                }
             }
         }
     }

@@ -60,6 +60,8 @@ pub struct Target {
     /// Until when it is not used, in milliseconds since the start. 0 if it is used.
     down_until: AtomicU64,
     check_failed: AtomicBool,
+    /// A check is in progress.
+    checking: AtomicBool,
 }
 
 impl Target {
@@ -139,6 +141,7 @@ impl Targets {
             failures: AtomicU32::new(0),
             down_until: AtomicU64::new(0),
             check_failed: AtomicBool::new(false),
+            checking: AtomicBool::new(false),
         });
         self.all.len() - 1
     }

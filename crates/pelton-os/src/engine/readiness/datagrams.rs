@@ -12,12 +12,10 @@ use super::{ReadinessEngine, Role, Watch, with_intake, with_sending};
 use crate::chunk::{Buffer, Buffers};
 use crate::datagram::{Arrived, BATCH};
 use crate::endpoint::Endpoint;
-use crate::engine::{DatagramEngine, Event, Intake, Sending, WatchEngine, no_such_source};
+use crate::engine::{DatagramEngine, Event, Intake, Sending, no_such_source};
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
-use crate::{
-    Address, Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, Mode, Readiness, Socket, Space, Token,
-};
+use crate::{Address, Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, Readiness, Socket, Space, Token};
 
 /// The first batch size. It doubles whenever a batch was full: most sockets never get more than a few datagrams at a time,
 /// and each takes a buffer that could hold the largest.
@@ -157,7 +155,7 @@ impl<P: Poller> DatagramEngine for ReadinessEngine<P> {
             // Its owner has closed it.
             return Ok(());
         }
-        self.rewatch(token, with_intake(watch.interest, intake), Mode::Level)
+        self.set_interest(token, with_intake(watch.interest, intake))
     }
 
     fn receive_datagrams_manually(&mut self, token: Token) -> io::Result<()> {
@@ -191,7 +189,7 @@ impl<P: Poller> DatagramEngine for ReadinessEngine<P> {
         if failed {
             failures.push(Event::Sendable(token));
         }
-        self.rewatch(token, with_sending(*interest, sending), Mode::Level)?;
+        self.set_interest(token, with_sending(*interest, sending))?;
         Ok(if failed { Sending::Busy } else { sending })
     }
 

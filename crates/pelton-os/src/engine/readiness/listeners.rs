@@ -6,10 +6,10 @@ use std::io;
 use super::watches::Input;
 use super::{ReadinessEngine, Role, Watch};
 use crate::endpoint::Endpoint;
-use crate::engine::{Event, Intake, ListenEngine, WatchEngine, no_such_source};
+use crate::engine::{Event, Intake, ListenEngine, no_such_source};
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
-use crate::{Accepted, Address, Interest, ListenOptions, Mode, Socket, Token};
+use crate::{Accepted, Address, Interest, ListenOptions, Socket, Token};
 
 /// Connections that one listener accepts per turn, so that a flood of them does not starve other sources.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -19,11 +19,62 @@ pub(super) struct Listeners {
     /// The listener that is accepting, and how many more connections it may accept this turn.
     accepting: Option<(Token, usize)>,
     /// All listeners, and some that were forgotten.
-    all: Vec<Token>,
+    all: Vec<Listening>,
+    /// Counts waits.
+    waits: u64,
     /// Listeners to check although the poller did not report them.
     unchecked: Vec<Token>,
     /// A descriptor in reserve, to turn connections away with when there are no others left.
     spare: Option<File>,
+}
+
+/// How many connections a listener is expected to have.
+///
+/// An attempt to accept one more than there is costs as much as a tenth of a connection. So a listener accepts one per report,
+/// since the poller reports it again if there are more. If it is reported by one wait after the other, there may be: it accepts
+/// twice as many each time, until there are none left. Every attempt in vain makes it slower to try again.
+struct Listening {
+    token: Token,
+    /// Connections to accept per report.
+    accepts: usize,
+    /// The wait that reported it last.
+    reported_by: u64,
+    /// How many waits in a row have reported it since it last accepted more.
+    reports: u32,
+    /// How many have to, until it accepts more.
+    patience: u32,
+}
+
+/// The most reports after which a listener tries to accept more than one connection.
+const MOST_PATIENCE: u32 = 15;
+
+impl Listening {
+    fn new(token: Token) -> Listening {
+        Listening { token, accepts: 1, reported_by: 0, reports: 0, patience: 1 }
+    }
+
+    /// Returns how many connections to accept now that this wait has reported the listener.
+    fn reported(&mut self, wait: u64) -> usize {
+        let again = self.reported_by + 1 == wait;
+        self.reported_by = wait;
+        if !again {
+            (self.accepts, self.reports) = (1, 0);
+            return 1;
+        }
+        self.reports += 1;
+        if self.reports >= self.patience {
+            self.reports = 0;
+            self.accepts = (2 * self.accepts).min(ACCEPTS_PER_TURN);
+        }
+        self.accepts
+    }
+
+    /// There was no connection left after it had accepted this many.
+    fn found_none(&mut self, accepted: usize) {
+        // More than one, but not as many as before, is no attempt in vain.
+        self.patience = if accepted > 1 { 1 } else { (2 * self.patience + 1).min(MOST_PATIENCE) };
+        (self.accepts, self.reports) = (accepted.max(1), 0);
+    }
 }
 
 impl<P: Poller> ReadinessEngine<P> {
@@ -34,7 +85,7 @@ impl<P: Poller> ReadinessEngine<P> {
         self.register_endpoint(token, endpoint, Role::Listener)?;
         self.drop_forgotten_listeners();
         let Listeners { all, unchecked, .. } = &mut self.listeners;
-        all.push(token);
+        all.push(Listening::new(token));
         // Reserved now, so that `accept_again` does not allocate.
         unchecked.reserve(all.len().saturating_sub(unchecked.len()));
         Ok(())
@@ -42,14 +93,26 @@ impl<P: Poller> ReadinessEngine<P> {
 
     fn drop_forgotten_listeners(&mut self) {
         let watches = &self.watches;
-        let is_listener = |token: &Token| matches!(watches.get(*token), Some(Watch { role: Role::Listener(_), .. }));
-        self.listeners.all.retain(is_listener);
+        self.listeners
+            .all
+            .retain(|listener| matches!(watches.get(listener.token), Some(Watch { role: Role::Listener(_), .. })));
     }
 
     /// The poller has reported a listener: returns its first connection.
     pub(super) fn listener_is_ready(&mut self, token: Token) -> Option<Event> {
-        self.listeners.accepting = Some((token, ACCEPTS_PER_TURN));
+        let wait = self.listeners.waits;
+        let accepts = self.listening(token).map_or(ACCEPTS_PER_TURN, |listener| listener.reported(wait));
+        self.listeners.accepting = Some((token, accepts));
         self.next_accepted()
+    }
+
+    fn listening(&mut self, token: Token) -> Option<&mut Listening> {
+        self.listeners.all.iter_mut().find(|listener| listener.token == token)
+    }
+
+    /// A wait begins.
+    pub(super) fn count_wait(&mut self) {
+        self.listeners.waits += 1;
     }
 
     /// Accepts the next connection of the listener that is accepting, or of one that is unchecked.
@@ -72,7 +135,14 @@ impl<P: Poller> ReadinessEngine<P> {
             let Some((token, left)) = self.listeners.accepting else { continue };
             self.listeners.accepting = (left > 1).then_some((token, left - 1));
             match self.accept_waiting(token) {
-                None => self.listeners.accepting = None,
+                None => {
+                    self.listeners.accepting = None;
+                    // One that was checked without a report may accept more than it expects.
+                    if let Some(listener) = self.listening(token).filter(|listener| left <= listener.accepts) {
+                        let accepted = listener.accepts - left;
+                        listener.found_none(accepted);
+                    }
+                }
                 event => return event,
             }
         }
@@ -109,7 +179,7 @@ impl<P: Poller> ListenEngine for ReadinessEngine<P> {
             Intake::On => Interest::READABLE,
             Intake::Off => Interest::NONE,
         };
-        self.rewatch(token, interest, Mode::Level)
+        self.set_interest(token, interest)
     }
 
     fn accept_manually(&mut self, token: Token) -> io::Result<()> {
@@ -126,7 +196,8 @@ impl<P: Poller> ListenEngine for ReadinessEngine<P> {
     fn accept_again(&mut self) {
         self.drop_forgotten_listeners();
         let Listeners { all, unchecked, .. } = &mut self.listeners;
-        unchecked.clone_from(all);
+        unchecked.clear();
+        unchecked.extend(all.iter().map(|listener| listener.token));
     }
 
     /// A connection that cannot be accepted stays in the backlog and keeps the listener readable. So the spare descriptor is

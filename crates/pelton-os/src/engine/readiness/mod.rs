@@ -5,12 +5,14 @@
 //! watches.rs    the table of sources, kept in step with the poller
 //! listeners.rs  accepting
 //! streams.rs    connecting, receiving and sending bytes
+//! ready.rs      sources that are ready without a report of the poller
 //! unpolled.rs   streams that the poller cannot wait for, or not any more
 //! datagrams.rs  receiving and sending datagrams
 //! ```
 
 mod datagrams;
 mod listeners;
+mod ready;
 mod streams;
 mod unpolled;
 mod watches;
@@ -24,9 +26,9 @@ use std::time::Duration;
 
 use self::datagrams::Datagrams;
 use self::listeners::Listeners;
+use self::ready::Ready;
 use self::streams::Streams;
-use self::unpolled::AlwaysReady;
-use self::watches::{Input, Registration, Strangers, Watch, Watches};
+use self::watches::{Fate, Input, Registration, Strangers, Watch, Watches};
 use super::{Engine, Event, Forgotten, Intake, Park, Sending, no_such_source};
 use crate::endpoint::Endpoint;
 use crate::poller::{Poller, Trigger};
@@ -47,16 +49,18 @@ pub struct ReadinessEngine<P> {
     events: VecDeque<Event>,
     listeners: Listeners,
     streams: Streams,
-    always_ready: AlwaysReady,
+    ready: Ready,
     datagrams: Datagrams,
     /// The fork count of the process that owns the kernel objects.
     forks: u64,
+    /// How many children the process had forked at first.
+    children: u64,
 }
 
 /// What a source is.
 enum Role {
     /// A descriptor that belongs to somebody else.
-    Watched,
+    Watched(Mode),
     Listener(Box<Endpoint>),
     Connecting(SystemSocket),
     Stream(Stream),
@@ -67,7 +71,7 @@ impl Role {
     /// The descriptor. Fails if it belongs to somebody else who watches it or has closed it.
     fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         match self {
-            Role::Watched => Err(io::ErrorKind::Unsupported.into()),
+            Role::Watched(_) => Err(io::ErrorKind::Unsupported.into()),
             Role::Connecting(socket) => Ok(socket.as_fd()),
             Role::Listener(endpoint) | Role::Datagrams(endpoint) => endpoint.fd(),
             Role::Stream(stream) => stream.fd(),
@@ -122,9 +126,10 @@ impl<P: Poller> ReadinessEngine<P> {
             events: VecDeque::new(),
             listeners: Listeners::default(),
             streams: Streams::default(),
-            always_ready: AlwaysReady::default(),
+            ready: Ready::default(),
             datagrams: Datagrams::default(),
             forks: fork::count(),
+            children: fork::children(),
         })
     }
 
@@ -137,11 +142,11 @@ impl<P: Poller> ReadinessEngine<P> {
     fn source_is_ready(&mut self, token: Token, readiness: Readiness) -> Option<Event> {
         let watch = self.watches.get(token)?;
         match &watch.role {
-            Role::Watched => Some(Event::Ready(token, readiness)),
+            Role::Watched(_) => Some(Event::Ready(token, readiness)),
             _ if watch.registration == Registration::Lost => self.lost_source_is_ready(token, readiness),
             Role::Listener(_) if watch.input == Input::Reported => Some(Event::Receivable(token)),
             Role::Listener(_) => self.listener_is_ready(token),
-            Role::Connecting(_) => self.connect_is_over(token),
+            Role::Connecting(_) => self.connect_is_over(token, readiness),
             Role::Datagrams(_) => {
                 self.datagrams_are_ready(token, readiness);
                 self.events.pop_front()
@@ -182,12 +187,15 @@ impl<P: Poller> ReadinessEngine<P> {
             self.meet_stranger(token);
             return None;
         };
+        if watch.registration == Registration::Changes {
+            return self.has_changed(token, readiness);
+        }
         if readiness.contains(Readiness::CLOSED) {
             watch.registration = Registration::Lost;
-        } else if watch.mode == Mode::OneShot {
+        } else if watch.is_one_shot() {
             watch.registration = Registration::Spent;
         }
-        let readiness = readiness.seen_with(watch.interest);
+        let readiness = readiness.without(Readiness::MARKED).seen_with(watch.interest);
         self.source_is_ready(token, readiness)
     }
 
@@ -219,9 +227,10 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
 
     fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
         self.release_failures();
-        let waits = self.events.is_empty() && !self.has_always_ready();
+        let waits = self.events.is_empty() && !self.has_ready();
         self.parking.until = if waits { until } else { Some(Time::ZERO) };
         self.strangers.new_wait();
+        self.count_wait();
         &mut self.parking
     }
 
@@ -230,7 +239,7 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
             if let Some(event) = self.events.pop_front().or_else(|| self.next_accepted()) {
                 return Some(event);
             }
-            let (token, readiness) = self.parking.poller.next().or_else(|| self.next_always_ready())?;
+            let Some((token, readiness)) = self.parking.poller.next() else { return self.next_ready() };
             if let Some(event) = self.is_reported(token, readiness) {
                 return Some(event);
             }
@@ -238,7 +247,7 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn forget(&mut self, token: Token) -> Forgotten {
-        if let Some(Watch { role: Role::Datagrams(_), .. }) = self.remove(token) {
+        if let Some(Watch { role: Role::Datagrams(_), .. }) = self.remove(token, Fate::Closed) {
             self.datagrams.removed();
         }
         Forgotten::Now
@@ -253,11 +262,20 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn descriptor(&self, token: Token) -> Option<BorrowedFd<'_>> {
+        if let Some(Watch { role: Role::Connecting(socket) | Role::Stream(Stream::Socket(socket)), .. }) =
+            self.watches.get(token)
+        {
+            socket.expose();
+        }
         self.fd(token).ok()
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.parking.poller.as_fd()
+    }
+
+    fn has_events(&self) -> bool {
+        !self.events.is_empty() || self.is_any_ready()
     }
 
     fn after_fork(&mut self) -> io::Result<()> {

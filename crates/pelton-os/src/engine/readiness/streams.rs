@@ -1,22 +1,25 @@
 //! Streams on the readiness engine: connecting, receiving, sending.
 //!
-//! Each readiness is answered with one read, into a buffer that the engine lends out. There is no second read, because the
-//! poller will report the rest. Writes are tried at once, and the poller is asked about room only if there was none.
+//! Each readiness is answered with one read, into a buffer that the engine lends out. There is no second read: the next turn
+//! receives the rest. Writes are tried at once, and the poller is asked about room only if there was none.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::time::Duration;
 
-use super::watches::{Input, Registration};
+use socket2::SockRef;
+
+use super::watches::{Fate, Input, Registration};
 use super::{ReadinessEngine, Role, Watch, with_intake, with_sending};
-use crate::chunk::Buffers;
-use crate::engine::{Event, Intake, Sending, StreamEngine, WatchEngine, no_such_source};
+use crate::chunk::{BUFFER, Buffers};
+use crate::engine::{Event, Intake, Sending, StreamEngine, no_such_source};
 use crate::outbox::FilePart;
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
 use crate::stream::{Sink, Stream};
-use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, Space, Splice, StreamKind, Token};
+use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Readiness, Socket, Space, Splice, StreamKind, Token};
 
 /// Pieces that one system call takes at most.
 const PIECES_PER_CALL: usize = 64;
@@ -33,18 +36,24 @@ pub(super) struct Streams {
 
 impl<P: Poller> ReadinessEngine<P> {
     /// The poller has reported a connecting socket: the attempt has succeeded or failed.
-    pub(super) fn connect_is_over(&mut self, token: Token) -> Option<Event> {
+    pub(super) fn connect_is_over(&mut self, token: Token, readiness: Readiness) -> Option<Event> {
         let watch = self.watches.get_mut(token)?;
-        let Role::Connecting(socket) = std::mem::replace(&mut watch.role, Role::Watched) else { return None };
-        let outcome = match socket.take_error() {
-            Ok(None) => Ok(()),
-            Ok(Some(error)) | Err(error) => Err(error),
+        let Role::Connecting(socket) = std::mem::replace(&mut watch.role, Role::Watched(Mode::Level)) else {
+            return None;
+        };
+        // The poller that reports changes also reports errors as such.
+        let may_have_failed =
+            watch.registration != Registration::Changes || readiness.intersects(Readiness::HANGUP | Readiness::ERROR);
+        let outcome = match may_have_failed.then(|| socket.take_error()) {
+            None | Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(error)) | Err(error)) => Err(error),
         };
         watch.role = Role::Stream(Stream::Socket(socket));
+        // The poller is silent until something is of interest again: it was asked once, or reports changes.
+        watch.interest = Interest::NONE;
         if outcome.is_err() {
             watch.input = Input::Ended;
         }
-        let outcome = outcome.and_then(|()| self.rewatch(token, Interest::NONE, Mode::Level));
         Some(match outcome {
             Ok(()) => Event::Connected(token),
             Err(error) => Event::Ended(token, Err(error)),
@@ -66,8 +75,14 @@ impl<P: Poller> ReadinessEngine<P> {
             && pipe.is_empty()
         {
             match pipe.fill(socket.as_fd()) {
-                Ok(count @ 1..) => return Some(Event::Spliced(token, count)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Ok(count @ 1..) => {
+                    self.ready.add_if_pending(watch);
+                    return Some(Event::Spliced(token, count));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    watch.pending.all_received();
+                    return None;
+                }
                 // The end, or an error: reading reports it.
                 Ok(_) | Err(_) => {}
             }
@@ -83,17 +98,30 @@ impl<P: Poller> ReadinessEngine<P> {
             },
         };
         let outcome = match received {
-            Ok(chunk) if !chunk.is_empty() => return Some(Event::Received(token, chunk)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(chunk) if !chunk.is_empty() => {
+                if chunk.len() < BUFFER && watch.pending.ends_with_short_read() {
+                    watch.pending.all_received();
+                } else {
+                    self.ready.add_if_pending(watch);
+                }
+                return Some(Event::Received(token, chunk));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                watch.pending.all_received();
+                return None;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.ready.add_if_pending(watch);
                 return None;
             }
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
         watch.input = Input::Ended;
+        watch.pending.all_received();
         // A level-triggered poller would report the end over and over.
         let interest = with_intake(watch.interest, Intake::Off);
-        let outcome = outcome.and(self.rewatch(token, interest, Mode::Level));
+        let outcome = outcome.and(self.set_interest(token, interest));
         Some(Event::Ended(token, outcome))
     }
 }
@@ -119,11 +147,11 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
     fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<StreamKind> {
         let stream = socket.into_stream()?;
         let (number, kind) = (stream.number(), stream.kind());
-        self.register(token, number, Interest::NONE, Mode::Level, Role::Stream(stream))?;
+        self.register(token, number, Interest::NONE, Role::Stream(stream))?;
         if kind == StreamKind::WriteOnly {
             // It is never readable, but pollers then report that nobody reads any more. One that does not is no reason to
             // refuse the stream: the next write notices.
-            let _ = self.rewatch(token, Interest::READABLE, Mode::Level);
+            let _ = self.set_interest(token, Interest::READABLE);
         }
         Ok(kind)
     }
@@ -138,11 +166,13 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
             }
         }
         let intake = if watch.input == Input::Ended { Intake::Off } else { intake };
-        self.rewatch(token, with_intake(watch.interest, intake), Mode::Level)
+        self.set_interest(token, with_intake(watch.interest, intake))
     }
 
     fn receive_manually(&mut self, token: Token) -> io::Result<()> {
-        self.report_input(token)
+        self.report_input(token)?;
+        // Only the handler will know when everything was received.
+        self.report_states(token)
     }
 
     fn receive_into(&mut self, token: Token, spaces: &mut [Space<'_>]) -> io::Result<usize> {
@@ -163,7 +193,7 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
         };
         if !all {
             let interest = watch.interest | Interest::WRITABLE;
-            self.rewatch(token, interest, Mode::Level)?;
+            self.set_interest(token, interest)?;
         }
         Ok(sent)
     }
@@ -171,20 +201,25 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
     fn report_room(&mut self, token: Token, report: bool) -> io::Result<()> {
         let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
         let sending = if report { Sending::Busy } else { Sending::Idle };
-        self.rewatch(token, with_sending(watch.interest, sending), Mode::Level)
+        self.set_interest(token, with_sending(watch.interest, sending))
     }
 
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
-        let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
+        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
         let Role::Stream(stream) = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
-        let sending = match stream {
+        let stopped = match stream {
             Stream::Socket(socket) => send_some(socket, outbox)?,
             Stream::Descriptor(descriptor) if descriptor.kind() == StreamKind::ReadOnly => return Err(read_only()),
             Stream::Descriptor(descriptor) => send_some(&**descriptor, outbox)?,
         };
+        let sending = if stopped == Stopped::Empty { Sending::Idle } else { Sending::Busy };
         let interest = with_sending(watch.interest, sending);
-        if interest != watch.interest {
-            self.rewatch(token, interest, Mode::Level)?;
+        if stopped == Stopped::ShareUsed && watch.registration == Registration::Changes {
+            watch.interest = interest;
+            watch.pending.has_room();
+            self.ready.add_if_pending(watch);
+        } else if interest != watch.interest {
+            self.set_interest(token, interest)?;
         }
         Ok(sending)
     }
@@ -202,11 +237,18 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
         }
     }
 
+    fn reset_when_forgotten(&mut self, token: Token) {
+        if let Ok(fd) = self.fd(token) {
+            // Other kinds of sockets have no reset, and closing one says as much as can be said.
+            let _ = SockRef::from(&fd).set_linger(Some(Duration::ZERO));
+        }
+    }
+
     fn detach(&mut self, token: Token) -> io::Result<()> {
         if !matches!(self.watches.get(token), Some(Watch { role: Role::Stream(_), .. })) {
             return Err(no_such_source(token));
         }
-        if let Some(Watch { role: Role::Stream(stream), .. }) = self.remove(token) {
+        if let Some(Watch { role: Role::Stream(stream), .. }) = self.remove(token, Fate::Kept) {
             self.events.push_back(Event::Detached(token, stream.into()));
         }
         Ok(())
@@ -255,19 +297,30 @@ fn send_slices(socket: &impl Sink, slices: &[IoSlice<'_>]) -> io::Result<(usize,
     Ok((sent, true))
 }
 
+/// Why sending has stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    /// Everything was sent.
+    Empty,
+    /// The socket has no room.
+    Full,
+    /// This source has used up its share of the turn.
+    ShareUsed,
+}
+
 /// Sends as much of the outbox as the socket takes.
-fn send_some(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
+fn send_some(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Stopped> {
     // Fast path: one piece that fits. After an error the general path below gets the same error.
     if let Some(piece) = outbox.only_piece() {
         match socket.send_one(piece) {
             Ok(sent) if sent == piece.len() => {
                 outbox.only_piece_is_sent();
-                return Ok(Sending::Idle);
+                return Ok(Stopped::Empty);
             }
             Ok(sent) => {
                 outbox.advance(sent);
                 outbox.settle();
-                return Ok(Sending::Busy);
+                return Ok(Stopped::Full);
             }
             Err(_) => {}
         }
@@ -276,7 +329,7 @@ fn send_some(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
 }
 
 /// Sends until the outbox is empty, the socket is full, or this source has used up its share of the turn.
-fn send_all(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
+fn send_all(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Stopped> {
     let mut share = BYTES_PER_TURN;
     while !outbox.is_empty() {
         let sent = match (outbox.next_file(), outbox.next_splice()) {
@@ -292,20 +345,26 @@ fn send_all(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
                     From::Pipe => outbox.advance_splice(bytes),
                 }
                 share = share.saturating_sub(bytes);
-                if bytes < wanted || (share == 0 && !outbox.is_empty()) {
+                // A signal also cuts the transfer of a file or a pipe short. Then only another attempt shows whether there is
+                // room.
+                if bytes < wanted && (matches!(from, From::Memory) || bytes == 0) {
                     outbox.settle();
-                    return Ok(Sending::Busy);
+                    return Ok(Stopped::Full);
+                }
+                if share == 0 && !outbox.is_empty() {
+                    outbox.settle();
+                    return Ok(Stopped::ShareUsed);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 outbox.settle();
-                return Ok(Sending::Busy);
+                return Ok(Stopped::Full);
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(Sending::Idle)
+    Ok(Stopped::Empty)
 }
 
 struct Sent {

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use super::unpolled::{AlwaysReady, is_always_ready};
+use super::ready::{Pending, Ready};
+use super::unpolled::is_always_ready;
 use super::{ReadinessEngine, Role};
 use crate::endpoint::Endpoint;
 use crate::engine::{WatchEngine, no_such_source};
@@ -16,16 +17,35 @@ pub(super) struct Watch {
     token: Token,
     fd: RawFd,
     pub(super) interest: Interest,
-    pub(super) mode: Mode,
     pub(super) registration: Registration,
     pub(super) input: Input,
+    /// What the poller will not report again.
+    pub(super) pending: Pending,
     pub(super) role: Role,
 }
 
 impl Watch {
+    pub(super) fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Returns how often the poller reports the source.
+    fn mode(&self) -> Mode {
+        match &self.role {
+            Role::Watched(mode) => *mode,
+            // It has one outcome.
+            Role::Connecting(_) => Mode::OneShot,
+            _ => Mode::Level,
+        }
+    }
+
+    pub(super) fn is_one_shot(&self) -> bool {
+        self.mode() == Mode::OneShot
+    }
+
     /// Takes the descriptor out of the poller for good.
     pub(super) fn leave<P: Poller>(&mut self, poller: &mut P) -> io::Result<()> {
-        if matches!(self.registration, Registration::Registered | Registration::Spent) {
+        if self.registration.is_in_poller() {
             poller.remove(self.fd)?;
         }
         self.registration = Registration::Lost;
@@ -51,12 +71,28 @@ pub(super) enum Registration {
     Registered,
     /// In the poller, but silent: it is one-shot and has fired.
     Spent,
+    /// In the poller, which reports all changes, whatever is of interest.
+    Changes,
     /// Not in the poller, because nothing is of interest.
     Aside,
     /// Not in the poller, which cannot wait for it: it is always ready.
     Always,
     /// It was closed, by its owner while it was watched or at its end. The number may already belong to another file.
     Lost,
+}
+
+impl Registration {
+    fn is_in_poller(self) -> bool {
+        matches!(self, Registration::Registered | Registration::Spent | Registration::Changes)
+    }
+}
+
+/// What becomes of the descriptor of a source that is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is closed, if it belongs to the engine.
+    Closed,
+    Kept,
 }
 
 /// All sources.
@@ -154,17 +190,16 @@ impl Strangers {
     }
 }
 
-/// Adds a source to the poller. A stream that the poller cannot wait for is always ready.
-fn add<P: Poller>(
-    poller: &mut P,
-    always_ready: &mut AlwaysReady,
-    (fd, token, interest, mode): (RawFd, Token, Interest, Mode),
-    role: &Role,
-) -> io::Result<Registration> {
-    match poller.add(fd, token, interest, mode) {
+/// Adds a source to the poller: for its changes if possible. A stream that the poller cannot wait for is always ready.
+fn add<P: Poller>(poller: &mut P, ready: &mut Ready, watch: &Watch) -> io::Result<Registration> {
+    let Watch { fd, token, interest, .. } = *watch;
+    if poller.reports_changes() && watch.has_changes() {
+        return poller.add_for_changes(fd, token).map(|()| Registration::Changes);
+    }
+    match poller.add(fd, token, interest, watch.mode()) {
         Ok(()) => Ok(Registration::Registered),
-        Err(error) if is_always_ready(role, &error) => {
-            always_ready.add(token);
+        Err(error) if is_always_ready(&watch.role, &error) => {
+            ready.add(token);
             Ok(Registration::Always)
         }
         Err(error) => Err(error),
@@ -173,35 +208,31 @@ fn add<P: Poller>(
 
 impl<P: Poller> ReadinessEngine<P> {
     /// Adds a source to the table, and to the poller unless nothing is of interest.
-    pub(super) fn register(
-        &mut self,
-        token: Token,
-        fd: RawFd,
-        interest: Interest,
-        mode: Mode,
-        role: Role,
-    ) -> io::Result<()> {
+    pub(super) fn register(&mut self, token: Token, fd: RawFd, interest: Interest, role: Role) -> io::Result<()> {
+        let registration = Registration::Aside;
+        let (input, pending) = (Input::Received, Pending::default());
+        let mut watch = Watch { token, fd, interest, registration, input, pending, role };
         let mut previous = self.watches.of_descriptor(fd);
-        if let Some(watch) = &mut previous
-            && watch.role.is_closed_by_owner()
+        if let Some(previous) = &mut previous
+            && previous.role.is_closed_by_owner()
         {
             // Nobody told the poller, which may keep the number in a list of its own.
-            watch.leave(&mut self.parking.poller)?;
+            previous.leave(&mut self.parking.poller)?;
         }
-        let registration = match (previous.as_ref().map(|watch| watch.registration), interest.is_none()) {
+        watch.registration = match (previous.as_ref().map(|watch| watch.registration), interest.is_none()) {
             // The poller does not have the descriptor, so it cannot tell whether it is the same file.
             (Some(Registration::Aside | Registration::Always), _)
-            | (Some(Registration::Registered | Registration::Spent), true) => {
+            | (Some(Registration::Registered | Registration::Spent | Registration::Changes), true) => {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             (None | Some(Registration::Lost), true) => Registration::Aside,
-            (_, false) => add(&mut self.parking.poller, &mut self.always_ready, (fd, token, interest, mode), &role)?,
+            (_, false) => add(&mut self.parking.poller, &mut self.ready, &watch)?,
         };
         // If the poller accepted a descriptor that it should already have had, the kernel saw the old one closed.
-        if let Some(watch) = previous {
-            watch.registration = Registration::Lost;
+        if let Some(previous) = previous {
+            previous.registration = Registration::Lost;
         }
-        self.watches.insert(Watch { token, fd, interest, mode, registration, input: Input::Received, role });
+        self.watches.insert(watch);
         Ok(())
     }
 
@@ -214,7 +245,7 @@ impl<P: Poller> ReadinessEngine<P> {
         role: impl FnOnce(SystemSocket) -> Role,
     ) -> io::Result<()> {
         let fd = socket.as_fd().as_raw_fd();
-        self.register(token, fd, interest, Mode::Level, role(socket))
+        self.register(token, fd, interest, role(socket))
     }
 
     /// Adds a listener or a datagram socket.
@@ -225,16 +256,23 @@ impl<P: Poller> ReadinessEngine<P> {
         role: impl FnOnce(Box<Endpoint>) -> Role,
     ) -> io::Result<()> {
         let number = endpoint.number();
-        self.register(token, number, Interest::READABLE, Mode::Level, role(Box::new(endpoint)))
+        self.register(token, number, Interest::READABLE, role(Box::new(endpoint)))
     }
 
     /// Removes a source from the table and from the poller.
-    pub(super) fn remove(&mut self, token: Token) -> Option<Watch> {
+    pub(super) fn remove(&mut self, token: Token, fate: Fate) -> Option<Watch> {
         let watch = self.watches.remove(token)?;
         // A forked child that removes a descriptor from a shared epoll object removes it for its parent too.
         let ours = self.forks == fork::count();
+        // The poller forgets a descriptor that is closed, unless there are duplicates, such as those of a forked child. The
+        // duplicate of a child that is about to call `exec` does not matter, since one change is reported once.
+        let forgotten = watch.registration == Registration::Changes
+            && fate == Fate::Closed
+            && watch.role.is_sole_descriptor()
+            && self.children == fork::children();
         if ours
-            && matches!(watch.registration, Registration::Registered | Registration::Spent)
+            && !forgotten
+            && watch.registration.is_in_poller()
             && let Err(error) = self.parking.poller.remove(watch.fd)
         {
             let (name, fd) = (self.name, watch.fd);
@@ -250,9 +288,13 @@ impl<P: Poller> ReadinessEngine<P> {
         self.trigger = poller.add_loopbreaker(self.loopbreaker.as_fd().as_raw_fd(), self.loopbreaker.trigger())?;
         for watch in self.watches.table.iter_mut().flatten() {
             watch.registration = match watch.registration {
-                Registration::Registered => match poller.add(watch.fd, watch.token, watch.interest, watch.mode) {
+                // A descriptor that can no longer be added was closed by its owner.
+                Registration::Registered => match poller.add(watch.fd, watch.token, watch.interest, watch.mode()) {
                     Ok(()) => Registration::Registered,
-                    // A descriptor that can no longer be added was closed by its owner.
+                    Err(_) => Registration::Lost,
+                },
+                Registration::Changes => match poller.add_for_changes(watch.fd, watch.token) {
+                    Ok(()) => Registration::Changes,
                     Err(_) => Registration::Lost,
                 },
                 Registration::Spent => Registration::Aside,
@@ -265,37 +307,78 @@ impl<P: Poller> ReadinessEngine<P> {
 
 impl<P: Poller> WatchEngine for ReadinessEngine<P> {
     fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, interest: Interest, mode: Mode) -> io::Result<()> {
-        self.register(token, fd.as_raw_fd(), interest, mode, Role::Watched)
+        self.register(token, fd.as_raw_fd(), interest, Role::Watched(mode))
     }
 
     fn rewatch(&mut self, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
+        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
+        match &mut watch.role {
+            Role::Watched(before) if *before != mode => {
+                *before = mode;
+                self.update(token, interest)
+            }
+            _ => self.set_interest(token, interest),
+        }
+    }
+}
+
+impl<P: Poller> ReadinessEngine<P> {
+    /// Changes what is of interest about a source, and arms a one-shot watch that has fired.
+    #[inline]
+    pub(super) fn set_interest(&mut self, token: Token, interest: Interest) -> io::Result<()> {
+        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
+        match watch.registration {
+            // Fast path: nothing changes.
+            Registration::Registered | Registration::Aside | Registration::Changes if watch.interest == interest => {
+                Ok(())
+            }
+            Registration::Changes => {
+                watch.interest = interest;
+                self.ready.add_if_pending(watch);
+                Ok(())
+            }
+            _ => self.update(token, interest),
+        }
+    }
+
+    /// Tells the poller what is of interest about a source.
+    fn update(&mut self, token: Token, interest: Interest) -> io::Result<()> {
         let poller = &mut self.parking.poller;
         let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
-        // Fast path: nothing changes.
-        if watch.interest == interest
-            && watch.mode == mode
-            && matches!(watch.registration, Registration::Registered | Registration::Aside)
-        {
-            return Ok(());
-        }
-        watch.registration = match (watch.registration, interest.is_none()) {
-            (Registration::Lost, _) => return Err(rustix::io::Errno::BADF.into()),
-            (Registration::Aside, true) => Registration::Aside,
-            (Registration::Aside, false) => {
-                add(poller, &mut self.always_ready, (watch.fd, token, interest, mode), &watch.role)?
-            }
-            (Registration::Always, _) => Registration::Always,
-            (Registration::Registered | Registration::Spent, true) => {
-                poller.remove(watch.fd)?;
-                Registration::Aside
-            }
+        let before = std::mem::replace(&mut watch.interest, interest);
+        let outcome = match (watch.registration, interest.is_none()) {
+            (Registration::Lost, _) => Err(rustix::io::Errno::BADF.into()),
+            (Registration::Aside, false) => add(poller, &mut self.ready, watch),
+            // It is silent.
+            (unchanged @ (Registration::Aside | Registration::Spent), true) => Ok(unchanged),
+            (unchanged @ (Registration::Always | Registration::Changes), _) => Ok(unchanged),
+            (Registration::Registered, true) => poller.remove(watch.fd).map(|()| Registration::Aside),
             (Registration::Registered | Registration::Spent, false) => {
-                poller.modify(watch.fd, token, interest, mode)?;
-                Registration::Registered
+                poller.modify(watch.fd, token, interest, watch.mode()).map(|()| Registration::Registered)
             }
         };
-        watch.interest = interest;
-        watch.mode = mode;
+        match outcome {
+            Ok(registration) => watch.registration = registration,
+            Err(_) => watch.interest = before,
+        }
+        outcome.map(drop)
+    }
+
+    /// Makes the poller report states of a source, and only those of interest, instead of changes.
+    pub(super) fn report_states(&mut self, token: Token) -> io::Result<()> {
+        let poller = &mut self.parking.poller;
+        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
+        if watch.registration == Registration::Changes {
+            // A poller reports a state anew after this.
+            watch.pending.clear();
+            watch.registration = if watch.interest.is_none() {
+                poller.remove(watch.fd)?;
+                Registration::Aside
+            } else {
+                poller.modify(watch.fd, token, watch.interest, Mode::Level)?;
+                Registration::Registered
+            };
+        }
         Ok(())
     }
 }

@@ -65,11 +65,13 @@ impl Reactor {
                 extra.dial = None;
             }
         }
-        self.set_receiving(token);
         if self.stream_mut(token).is_some_and(|stream| stream.layered) {
+            self.set_receiving(token);
             return self.drive_layers(token);
         }
         self.connection_is_ready(token);
+        // Not before: a handler that pauses at first should not cost the engine anything.
+        self.set_receiving(token);
     }
 
     /// Opens a connection whose layers are all ready.
@@ -94,6 +96,19 @@ impl Reactor {
 
     #[inline]
     pub(crate) fn connection_received(&mut self, token: Token, chunk: Chunk) {
+        let now = self.now;
+        let Some(stream) = self.stream_mut(token) else { return };
+        if !stream.is_ordinary() || stream.holds_input() {
+            return self.special_connection_received(token, chunk);
+        }
+        stream.active_at = now;
+        stream.used = true;
+        self.notify(token, |handler, io| handler.received(io, chunk));
+        self.pause_if_over_budget(token);
+    }
+
+    #[inline(never)]
+    fn special_connection_received(&mut self, token: Token, chunk: Chunk) {
         let now = self.now;
         let Some(stream) = self.stream_mut(token) else { return };
         if stream.layered {

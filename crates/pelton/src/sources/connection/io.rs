@@ -171,7 +171,10 @@ impl Io<'_> {
         push(stream.outbox.get_or_insert_with(|| connections.spare_outbox.take().unwrap_or_default()));
         stream.used = true;
         flow.add(bytes);
-        self.reactor.request_flush(self.id.0);
+        // If its own callback is running, it is flushed when the callback returns.
+        if stream.handler.is_some() {
+            self.reactor.queue_flush(self.id.0);
+        }
         Ok(())
     }
 

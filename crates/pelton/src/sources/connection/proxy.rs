@@ -257,10 +257,7 @@ impl Io<'_> {
     /// Closes the connection and drops its send queue. A TCP peer sees a reset instead of an orderly end, so it does not
     /// mistake an incomplete stream for a complete one.
     pub fn reset(&mut self) {
-        if let Some(socket) = self.descriptor() {
-            // Other kinds of sockets have no reset, and closing one says as much as can be said.
-            let _ = crate::SocketOptions::of(&socket).set_linger(Some(std::time::Duration::ZERO));
-        }
+        self.reactor.engine.reset_when_forgotten(self.id.0);
         self.close();
     }
 }

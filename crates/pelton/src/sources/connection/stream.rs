@@ -23,6 +23,10 @@ use crate::sources::transport::{Control, Pauses, Transport};
 use crate::{LazyTimer, Reactor, ReconnectId};
 
 /// The state of a connection. There may be very many idle connections, so state that only some need is in [`Extra`].
+///
+/// The order of the fields is fixed, so that the hot paths can compare groups of small ones with one load:
+/// [`is_ordinary`](ConnectionState::is_ordinary) and [`settles_nothing`](ConnectionState::settles_nothing).
+#[repr(C)]
 pub(crate) struct ConnectionState {
     pub(super) location: &'static Location<'static>,
     /// `None` while it runs.
@@ -32,27 +36,36 @@ pub(crate) struct ConnectionState {
     pub(super) extra: Option<Box<Extra>>,
     /// When something was last sent or received. Before that, when connecting began.
     pub(super) active_at: Time,
+
     pub(super) stage: Stage,
     pub(super) ending: Ending,
-    pub(super) kind: StreamKind,
     pub(super) control: Control,
     /// Why the connection is not read from.
     pub(super) pauses: Pauses,
     pub(super) peer: Peer,
+    /// There are [layers](Layers) between the engine and the handler. Then `outbox` is above the topmost one.
+    pub(super) layered: bool,
+    /// Input is [forwarded](super::Io::proxy_to) instead of delivered.
+    pub(super) proxies: bool,
     /// The send queue has exceeded the high water mark, and `writable` will be called.
     pub(super) full: bool,
-    /// Somebody has [seen](super::Io::queued) the send queue above the high water mark, and `writable` will be called.
-    pub(super) writable_promised: bool,
-    /// Reading pauses while `full` is set.
-    pub(super) throttles: bool,
+
     /// The engine is sending, or the socket is full. The engine will report when it is ready for more.
     pub(super) busy: bool,
     /// The handler has [paused](super::Io::pause_sending) sending.
     pub(super) holds_output: bool,
-    /// Closing waits for a peer that is still sending.
-    pub(super) lingers: bool,
     /// `sent` will be called when everything has been sent.
     pub(super) notify_when_sent: bool,
+    /// Somebody has [seen](super::Io::queued) the send queue above the high water mark, and `writable` will be called.
+    pub(super) writable_promised: bool,
+
+    /// The connection that is proxied to this one is paused until the send queue has room.
+    pub(super) holds_back: bool,
+    pub(super) kind: StreamKind,
+    /// Reading pauses while `full` is set.
+    pub(super) throttles: bool,
+    /// Closing waits for a peer that is still sending.
+    pub(super) lingers: bool,
     /// The connection is queued for the next flush.
     pub(super) flush_queued: bool,
     /// Another handler will take over.
@@ -61,12 +74,6 @@ pub(crate) struct ConnectionState {
     pub(super) used: bool,
     /// Input was discarded while closing, or was never read. The peer may still be sending.
     pub(super) discarded_input: bool,
-    /// There are [layers](Layers) between the engine and the handler. Then `outbox` is above the topmost one.
-    pub(super) layered: bool,
-    /// Input is [forwarded](super::Io::proxy_to) instead of delivered.
-    pub(super) proxies: bool,
-    /// The connection that is proxied to this one is paused until the send queue has room.
-    pub(super) holds_back: bool,
 }
 
 /// State that only some connections need.
@@ -254,6 +261,40 @@ impl ConnectionState {
 
     pub(super) fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_default()
+    }
+
+    /// Returns whether nothing about the connection is special: it is open, nothing ends or pauses it, and what it receives goes
+    /// to its handler, unless something is [held](ConnectionState::holds_input). This is the fast path of every message.
+    #[inline]
+    pub(super) fn is_ordinary(&self) -> bool {
+        const ORDINARY: u64 = u64::from_ne_bytes([
+            Stage::Open as u8,
+            Ending::None as u8,
+            Control::Reactor as u8,
+            0,
+            Peer::Sends as u8,
+            0,
+            0,
+            0,
+        ]);
+        let state = u64::from_ne_bytes([
+            self.stage as u8,
+            self.ending as u8,
+            self.control as u8,
+            self.pauses.bits(),
+            self.peer as u8,
+            u8::from(self.layered),
+            u8::from(self.proxies),
+            u8::from(self.full),
+        ]);
+        state == ORDINARY
+    }
+
+    /// Returns whether sending everything has no consequences, if the connection [is ordinary](ConnectionState::is_ordinary).
+    #[inline]
+    pub(super) fn settles_nothing(&self) -> bool {
+        let state = [self.busy, self.holds_output, self.notify_when_sent, self.writable_promised].map(u8::from);
+        u32::from_ne_bytes(state) == 0 && !self.holds_back
     }
 
     /// Makes `keeper` reconnect the connection when it ends.

@@ -1,5 +1,6 @@
 //! Calls a connection's handler and writes the data that it has queued.
 
+use std::io;
 use std::time::Duration;
 
 use pelton_os::{Intake, Sending, Token};
@@ -86,6 +87,13 @@ impl Reactor {
         }
         stream.active_at = now;
         stream.forget_sample();
+        self.sent_some(token, outcome);
+    }
+
+    /// Handles the outcome of sending.
+    fn sent_some(&mut self, token: Token, outcome: io::Result<Sending>) {
+        let now = self.now;
+        let Some(Source::Connection(stream)) = self.sources.get_mut(token) else { return };
         match outcome {
             Ok(Sending::Idle) => {}
             Ok(Sending::Busy) => {
@@ -105,7 +113,41 @@ impl Reactor {
 
     /// Writes queued data, then handles the consequences: water marks, notifications, the end.
     pub(super) fn write_and_settle(&mut self, token: Token) {
+        let Reactor { sources, engine, connections, flow, now, .. } = self;
+        let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
+        if !(stream.is_ordinary() && stream.settles_nothing()) {
+            return self.write_and_settle_special(token);
+        }
+        let Some(outbox) = &mut stream.outbox else { return };
+        if outbox.is_empty() {
+            return connections.put_spare(&mut stream.outbox);
+        }
+        let before = outbox.in_memory();
+        let outcome = engine.send(token, outbox);
+        stream.active_at = *now;
+        if outbox.is_empty() && matches!(outcome, Ok(Sending::Idle)) {
+            // Fast path: with an empty queue no water mark can have been crossed.
+            flow.remove(before);
+            connections.put_spare(&mut stream.outbox);
+            stream.forget_sample();
+            return;
+        }
+        flow.remove(before - outbox.in_memory());
+        if outbox.is_empty() {
+            connections.put_spare(&mut stream.outbox);
+        }
+        stream.forget_sample();
+        self.sent_some(token, outcome);
+        self.settle_written(token);
+    }
+
+    #[inline(never)]
+    fn write_and_settle_special(&mut self, token: Token) {
         self.write_outbox::<false>(token);
+        self.settle_written(token);
+    }
+
+    fn settle_written(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
         if stream.stage != Stage::Open || stream.failed() {
             return;

@@ -52,7 +52,7 @@ impl Request {
         let mut found = Found::default();
         let since = match self.entries {
             Entries::KnownAt(start) => Some(start - COARSE),
-            Entries::Known | Entries::New => None,
+            Entries::Known | Entries::New | Entries::Moved => None,
         };
         if since.is_some_and(|since| has_changed(&self.path, since)) {
             found.modified.push(OsString::new());

@@ -343,9 +343,7 @@ impl PathWatches {
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        if watched.directories.insert(mark, below.clone()).is_some_and(|known| known == below) {
-            return Ok(None);
-        }
+        let Some(entries) = watched.found_at(mark, &below, entries) else { return Ok(None) };
         let recursive = watched.options.recursive;
         if entries == Entries::Known && !recursive {
             return Ok(None);

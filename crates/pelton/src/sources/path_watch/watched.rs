@@ -30,6 +30,8 @@ pub(super) enum Entries {
     /// They were known at this time. What has changed since is reported.
     KnownAt(SystemTime),
     New,
+    /// The directory was moved here. If it is indeed there, its entries are known; otherwise, those that are there are new.
+    Moved,
 }
 
 /// Entries that a visit has found and reported. The system's notices of their creation, if they were created after the
@@ -274,7 +276,7 @@ impl Watched {
                     self.leave_below(&new);
                     self.move_below(&old, &new);
                     // If the directory had not been visited yet, or another one has its old name, this finds out.
-                    self.visits.push_back(Visit { below: new, entries: Entries::New });
+                    self.visits.push_back(Visit { below: new, entries: Entries::Moved });
                 }
             }
             (Some(old), _, Some(from), _) => self.vanished(from, from.name.as_deref().unwrap_or_default(), &old),
@@ -329,6 +331,47 @@ impl Watched {
         for path in paths {
             if let Ok(rest) = path.strip_prefix(old) {
                 *path = if rest.as_os_str().is_empty() { new.to_owned() } else { new.join(rest) };
+            }
+        }
+    }
+
+    /// Records where a visit has found a directory. Returns what is known of its entries, or `None` if it needs no listing.
+    ///
+    /// A visit may be ahead of the notices: another directory may be at the path by now than the one whose notice led to the
+    /// visit. When later notices move that one, the wrong entries move along. Two marks at one path, or one mark at two paths,
+    /// reveal this, and what was reported about the wrong path is taken back.
+    pub(super) fn found_at(&mut self, mark: MarkId, below: &Path, entries: Entries) -> Option<Entries> {
+        let before = self.directories.get(&mark).cloned();
+        if before.as_deref() == Some(below) {
+            return None;
+        }
+        let is_root = |path: &Path| path.as_os_str().is_empty();
+        // Two marks get to one path only by a move. Other visits do not search, since a large tree has many directories.
+        if entries == Entries::Moved && self.directories.values().any(|path| path == below) {
+            self.take_back(below);
+            self.released.push(mark);
+            return None;
+        }
+        let wrong = before.filter(|path| !is_root(path));
+        if let Some(wrong) = &wrong {
+            self.take_back(wrong);
+            if below.starts_with(wrong) {
+                self.released.push(mark);
+                return None;
+            }
+        }
+        self.directories.insert(mark, below.to_owned());
+        Some(if wrong.is_some() || entries == Entries::Moved { Entries::New } else { entries })
+    }
+
+    /// Reports that nothing of what is known about a path holds, and finds out what is there.
+    fn take_back(&mut self, below: &Path) {
+        self.collected.push(Change::Deleted { path: self.shown(below) });
+        self.leave_below(below);
+        if let Ok(found) = std::fs::symlink_metadata(self.real_path(below)) {
+            self.collected.push(Change::Created { path: self.shown(below) });
+            if found.is_dir() {
+                self.visits.push_back(Visit { below: below.to_owned(), entries: Entries::New });
             }
         }
     }

@@ -9,7 +9,7 @@ use std::process::{ChildStderr, ChildStdin, ChildStdout, ExitStatus};
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton_os::process::Process;
+use pelton_os::process::{Process, withhold_descriptors};
 use pelton_os::{Event, Interest, Mode, Token, fork};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -33,6 +33,8 @@ pub(super) struct Settings {
     pub(super) time_limit: Option<Duration>,
     pub(super) grace: Duration,
     pub(super) kill_on_drop: bool,
+    /// Whether it inherits descriptors besides its standard files.
+    pub(super) inherit: bool,
 }
 
 type Callback = Box<dyn FnOnce(&mut Reactor, Result<ExitStatus, Error>)>;
@@ -259,6 +261,9 @@ impl Reactor {
         settings: Settings,
     ) -> Result<Child, Error> {
         self.check_takes_on()?;
+        if !settings.inherit {
+            withhold_descriptors();
+        }
         let mut child = command.spawn().map_err(|error| {
             // The standard library does not say which of the two is missing.
             let directory = command.get_current_dir().filter(|directory| !directory.is_dir());
@@ -279,7 +284,8 @@ impl Reactor {
 
     /// Waits for a child that another reactor has left.
     pub(super) fn adopt_child(&mut self, child: std::process::Child) {
-        let settings = Settings { group: false, time_limit: None, grace: Duration::ZERO, kill_on_drop: false };
+        let settings =
+            Settings { group: false, time_limit: None, grace: Duration::ZERO, kill_on_drop: false, inherit: true };
         self.take_on_child(child, settings);
     }
 

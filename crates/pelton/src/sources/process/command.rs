@@ -36,7 +36,7 @@ pub struct Command {
 impl From<std::process::Command> for Command {
     /// Takes over a command. Its standard input, output and error are inherited, whatever it said: set them here.
     fn from(inner: std::process::Command) -> Command {
-        let settings = Settings { group: false, time_limit: None, grace: GRACE, kill_on_drop: false };
+        let settings = Settings { group: false, time_limit: None, grace: GRACE, kill_on_drop: false, inherit: false };
         let (output_limit, input, linger) = (OUTPUT_LIMIT, None, None);
         Command { inner, settings, output_limit, input, linger, stdin: None, stdout: None, stderr: None }
     }
@@ -112,6 +112,16 @@ impl Command {
     /// Sets standard error. By default it is inherited, and collected by [`output`](Command::output).
     pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Command {
         self.stderr = Some(stderr.into());
+        self
+    }
+
+    /// Lets the child inherit descriptors other than its standard files: those that this process has inherited, and those that
+    /// were opened without close-on-exec.
+    ///
+    /// By default it gets none of them: starting a child marks all descriptors of this process, except its standard files, to be
+    /// closed when a program is executed. Call this for every child if other code of the program relies on unmarked ones.
+    pub fn inherit_descriptors(mut self) -> Command {
+        self.settings.inherit = true;
         self
     }
 
