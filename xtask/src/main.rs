@@ -11,6 +11,7 @@ mod shell;
 mod soak;
 mod test;
 mod tools;
+mod unsafe_code;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ Usage: cargo xtask <TASK>
   fuzz TARGET --input FILE
                       Runs a target with one input.
   deny                Checks licences, advisories and sources of all dependencies. Needs cargo-deny.
+  unsafe              Counts the unsafe code of the Python front end. Fails if there is more than its limit.
   help                Prints this help.
 
 Examples:
@@ -84,6 +86,7 @@ enum Job {
     Bench(Vec<OsString>),
     Fuzz(fuzz::Choice),
     Deny,
+    Unsafe,
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Job, String> {
@@ -102,11 +105,15 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Job, String> {
         // Everything after the name belongs to the benchmark, --help included.
         Some("bench") => Ok(Job::Bench(arguments.collect())),
         Some("fuzz") => fuzz::Choice::parse(arguments).map(Job::Fuzz),
+        Some("unsafe") => match arguments.next() {
+            None => Ok(Job::Unsafe),
+            Some(other) => Err(format!("unsafe takes no arguments; unexpected {other:?}")),
+        },
         Some("deny") => match arguments.next() {
             None => Ok(Job::Deny),
             Some(other) => Err(format!("deny takes no arguments; unexpected {other:?}")),
         },
-        _ => Err(format!("there is no task {task:?}; the tasks are test, soak, bench, fuzz, deny and help")),
+        _ => Err(format!("there is no task {task:?}; the tasks are test, soak, bench, fuzz, deny, unsafe and help")),
     }
 }
 
@@ -192,6 +199,7 @@ fn main() -> ExitCode {
         Job::Bench(arguments) => bench(&shell, arguments),
         Job::Fuzz(choice) => fuzz::run(&shell, &choice),
         Job::Deny => deny(&shell),
+        Job::Unsafe => unsafe_code::count(&shell),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

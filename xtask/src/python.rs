@@ -119,6 +119,7 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn whole(built: &Built<'_>) -> Result<(), Failure> {
+    crate::unsafe_code::count(built.shell)?;
     let lints = format!("clippy --release {CRATES} --features pelton-python/extension -- -D warnings");
     cargo(built.shell, &built.python, &lints).run()?;
     built.own_tests()?;
@@ -186,11 +187,11 @@ pub fn bench_quickly(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("run --release --manifest-path bench/Cargo.toml -- python --quick").args(where_to_look).run()
 }
 
-/// Instructions of our module per operation, by row of `bench/python/counted.py`. Measured: 1,004, 2,498, 1,790 and 3,372 with Rust
+/// Instructions of our module per operation, by row of `bench/python/counted.py`. Measured: 1,067, 2,549, 1,851 and 3,682 with Rust
 /// 1.95 and Python 3.12; the margin is for other compilers, and for tasks, which vary by 80 from run to run. A change that needs
-/// more must say why.
+/// more must say why. Messages had 3,372 before the transports became safe code, which looks up the loop and checks borrows.
 const INSTRUCTIONS: [(&str, u32); 4] =
-    [("callbacks", 1_080), ("tasks", 2_800), ("readers", 1_880), ("messages", 3_650)];
+    [("callbacks", 1_080), ("tasks", 2_800), ("readers", 1_880), ("messages", 3_750)];
 
 /// Checks that the loop executes no more instructions than it may.
 pub fn count_instructions(shell: &Shell) -> Result<(), Failure> {

@@ -1,39 +1,34 @@
 //! The module `pelton._pelton`.
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use pyo3::exceptions::PyImportError;
-use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
 
 use crate::event_loop::{class as loop_class, state};
-use crate::handles::{class as handle_class, timer};
 use crate::known::Known;
 use crate::transports::{stream, tls};
+use pelton_cpython::handles::{self, Hooks, context};
 use pelton_cpython::object::Raised;
 use pelton_cpython::panic::guard;
+use pelton_cpython::{interned, lock};
 
-/// The classes by name. They are created once per process.
-type Classes = [(&'static str, *mut PyTypeObject); 6];
+/// The classes by name.
+type Classes = [(&'static str, Py<PyType>); 6];
 
-/// The interpreter that imported the module, and the classes created then.
-struct Imported {
-    interpreter: AtomicI64,
-    classes: UnsafeCell<Option<Classes>>,
-}
+/// The interpreter that imported the module.
+static INTERPRETER: AtomicI64 = AtomicI64::new(-1);
 
-// SAFETY: the classes are only accessed with the lock of one interpreter held, the one whose number is set.
-unsafe impl Sync for Imported {}
-
-static IMPORTED: Imported = Imported { interpreter: AtomicI64::new(-1), classes: UnsafeCell::new(None) };
+/// The classes, which are created once per process.
+static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
 
 /// Fills the compiled module of the package `pelton`. It can be imported in one interpreter only.
 pub fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    // SAFETY: the lock is held, as `py` shows, so there is a current interpreter.
-    let interpreter = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
-    let first = IMPORTED.interpreter.compare_exchange(-1, interpreter, Ordering::Relaxed, Ordering::Relaxed);
+    let interpreter = lock::interpreter_number(py);
+    let first = INTERPRETER.compare_exchange(-1, interpreter, Ordering::Relaxed, Ordering::Relaxed);
     if first.is_err_and(|first| first != interpreter) {
         return Err(PyImportError::new_err("pelton can be imported in only one interpreter per process"));
     }
@@ -46,61 +41,50 @@ pub fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
             "pelton requires the interpreter lock, which PYTHON_GIL=0 or -X gil=0 disables",
         ));
     }
-    // SAFETY: the lock of the one importing interpreter is held, and creating the classes does not import this module.
-    let classes = match unsafe { *IMPORTED.classes.get() } {
-        // The program removed the module from `sys.modules` and imports it again.
-        Some(classes) => classes,
-        None => {
-            let classes = make_classes(py)?;
-            // SAFETY: as above: the lock is held, and no other reference to the cell exists.
-            unsafe { *IMPORTED.classes.get() = Some(classes) };
-            classes
-        }
-    };
-    for (name, class) in classes {
-        // SAFETY: types are objects, and these are never freed.
-        module.add(name, unsafe { Bound::<PyAny>::from_borrowed_ptr(py, class.cast::<PyObject>()) })?;
+    // The program may have removed the module from `sys.modules`, and import it again.
+    for (name, class) in CLASSES.get_or_try_init(py, || make_classes(py))? {
+        module.add(*name, class.bind(py))?;
     }
     module.add_function(pyo3::wrap_pyfunction!(_panic, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }
 
+/// Makes the classes, in the order in which they need each other. No Python code can call their methods before `look_up` is done.
 fn make_classes(py: Python<'_>) -> PyResult<Classes> {
-    pelton_cpython::interned::look_up(py);
-    let raised = |Raised| PyErr::fetch(py);
+    interned::look_up(py);
     let base = py.import("pelton._loop")?;
     let asyncio = py.import("asyncio")?;
-    let handle_base = asyncio.getattr("Handle")?;
-    let timer_base = asyncio.getattr("TimerHandle")?;
-    let loop_base = base.getattr("BaseLoop")?;
-    let stream_base = py.import("pelton._transports")?.getattr("BaseStreamTransport")?;
     let tls_base = py.import("pelton._tls")?;
-    let as_type = |class: &Bound<'_, PyAny>| class.as_ptr().cast::<PyTypeObject>();
+    context::look_up(py)?;
+    Known::look_up(py, &base)?;
+    let hooks = Hooks {
+        is_debug: state::is_in_debug_mode,
+        take_timer: state::take_timer,
+        each_queued: state::each_queued,
+        extract_stack: py.import("asyncio.format_helpers")?.getattr("extract_stack")?.unbind(),
+        callback_failed: base.getattr("callback_failed")?.unbind(),
+    };
+    let [handle, timer] = handles::make_types(&class(&asyncio, "Handle")?, &class(&asyncio, "TimerHandle")?, hooks)?;
+    let stream = stream::make(&class(&py.import("pelton._transports")?, "BaseStreamTransport")?)?;
+    let event_loop = loop_class::make(&class(&base, "BaseLoop")?)?;
+    let tls_protocol = tls::make_protocol(&class(&tls_base, "BaseSSLProtocol")?)?;
+    let tls_transport = tls::make_transport(&class(&tls_base, "BaseSSLTransport")?)?;
+    Ok([
+        ("Handle", handle.unbind()),
+        ("TimerHandle", timer.unbind()),
+        ("StreamTransport", stream.unbind()),
+        ("SSLProtocol", tls_protocol.unbind()),
+        ("SSLTransport", tls_transport.unbind()),
+        ("Loop", event_loop.unbind()),
+    ])
+}
 
-    // SAFETY: the bases are classes, the ones that the functions require. Types are created in the order in which
-    // they need each other. No Python code can call their methods before `look_up` is done.
-    unsafe {
-        let handle = handle_class::make_type(as_type(&handle_base), as_type(&timer_base)).map_err(raised)?;
-        let timer = timer::make_type(as_type(&timer_base)).map_err(raised)?;
-        Known::look_up(py, &base, [handle, timer, state::make_type().map_err(raised)?])?;
-        let stream = stream::make_type(as_type(&stream_base)).map_err(raised)?;
-        let event_loop = loop_class::make_type(as_type(&loop_base)).map_err(raised)?;
-        let tls_protocol = tls::make_protocol_type(as_type(&tls_base.getattr("BaseSSLProtocol")?)).map_err(raised)?;
-        let tls_transport =
-            tls::make_transport_type(as_type(&tls_base.getattr("BaseSSLTransport")?)).map_err(raised)?;
-        Ok([
-            ("Handle", handle),
-            ("TimerHandle", timer),
-            ("StreamTransport", stream),
-            ("SSLProtocol", tls_protocol),
-            ("SSLTransport", tls_transport),
-            ("Loop", event_loop),
-        ])
-    }
+fn class<'py>(module: &Bound<'py, PyModule>, name: &str) -> PyResult<Bound<'py, PyType>> {
+    Ok(module.getattr(name)?.cast_into::<PyType>()?)
 }
 
 /// Panics, so that a test can check that Python sees an exception.
 #[pyfunction]
 fn _panic() -> PyResult<()> {
-    guard(Err(Raised), || panic!("on purpose")).map_err(|Raised| Python::attach(PyErr::fetch))
+    Ok(guard(Err(Raised), || panic!("on purpose"))?)
 }

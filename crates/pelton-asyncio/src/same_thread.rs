@@ -48,13 +48,12 @@ use std::task::{Context, Poll, Waker};
 
 use pelton::Reactor;
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::IntoPyDict;
 
 use crate::event_loop::state::{self, Taken};
-use pelton_cpython::object::Raised;
 
 /// Calls `f` with the reactor of a `pelton.Loop`, whether it is running or not. From now on, the loop can be used on this thread
 /// only.
@@ -63,24 +62,17 @@ use pelton_cpython::object::Raised;
 /// the reactor is in use further up the stack: `f` must not call this again.
 pub fn with_reactor<T>(its_loop: &Bound<'_, PyAny>, f: impl FnOnce(&mut Reactor) -> T) -> PyResult<T> {
     let py = its_loop.py();
-    let raised = |Raised| PyErr::fetch(py);
     let in_use = || PyRuntimeError::new_err("the loop runs on another thread, or its reactor is in use");
-    // SAFETY: the loop is alive and the lock is held, as `Bound` shows. While `f` runs, it has the only way to the reactor: the reactor
-    // is out of the core, or was taken out of the place where it was lent.
-    unsafe {
-        if !state::is_loop(its_loop.as_ptr()) {
-            return Err(PyTypeError::new_err("expected a pelton.Loop"));
-        }
-        let core = state::of(its_loop.as_ptr()).map_err(raised)?;
-        state::check_open(core).map_err(raised)?;
-        state::bind_to_thread(core).map_err(raised)?;
-        match Taken::out_of(its_loop.as_ptr(), core).map_err(raised)? {
-            Some(mut taken) => taken.with_reactor(f).ok_or_else(in_use),
-            None => {
-                let called =
-                    (*core).handle.with_reactor(|reactor| state::follow_fork(core, reactor).map(|()| f(reactor)));
-                called.ok_or_else(in_use)?.map_err(raised)
-            }
+    // While `f` runs, it has the only way to the reactor: the reactor is out of the state, or was taken out of the place where it was
+    // lent.
+    let state = state::of(its_loop)?;
+    state.check_open(py)?;
+    state.bind_to_thread(py)?;
+    match Taken::out_of(its_loop, state)? {
+        Some(mut taken) => taken.with_reactor(f).ok_or_else(in_use),
+        None => {
+            let called = state.handle.with_reactor(|reactor| state.follow_fork(py, reactor).map(|()| f(reactor)));
+            Ok(called.ok_or_else(in_use)??)
         }
     }
 }

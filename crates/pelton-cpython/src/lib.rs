@@ -1,24 +1,43 @@
-//! The part of Pelton's Python front end that touches CPython's memory.
+//! The part of Pelton's Python front end that touches CPython's memory, and the only one with `unsafe`.
+//!
+//! References are PyO3's: a [`Bound`](pyo3::Bound) or [`Borrowed`] shows that its object is alive and that the interpreter lock is held.
+//! What the crates above keep in an object is made of [slots](slot::Slot) and cells, which lend nothing: any Python code may run, and use
+//! the same object, between two lines. So they need no `unsafe`, and no rule about what may be called when.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `object.rs` | references, and the error of a call that has raised |
-//! | `types.rs`, `methods.rs`, `fields.rs`, `hidden.rs` | classes made at run time: methods, attributes, Rust state |
+//! | `slot.rs` | fields that own references, and how the garbage collector visits them |
+//! | `class.rs`, `macros.rs`, `types.rs` | classes made at run time: state in Rust, methods, attributes |
 //! | `arguments.rs`, `interned.rs` | parsing of arguments, and strings compared by address |
+//! | `call.rs`, `object.rs` | fast calls into Python, and the error of a call that has raised |
+//! | `handles/` | the objects that `call_soon` and similar methods return, their memory and contexts |
+//! | `buffer.rs`, `reserve.rs` | the memory of `bytes`, buffers and messages |
+//! | `descriptor.rs` | descriptors that Python code names or owns |
+//! | `lock.rs`, `audit.rs` | the interpreter lock; whether Python code watches |
 //! | `panic.rs`, `thread_exit.rs` | panics and terminated threads at the boundary to C |
-//! | `reserve.rs` | heap space for large messages |
 
 #![cfg(feature = "python")]
-// Pointers are checked by the callers until references with types replace them.
-#![allow(clippy::not_unsafe_ptr_arg_deref, clippy::new_without_default)]
+
+#[macro_use]
+mod macros;
+#[macro_use]
+pub mod slot;
+#[macro_use]
+pub mod class;
 
 pub mod arguments;
-pub mod fields;
-pub mod hidden;
+pub mod audit;
+pub mod buffer;
+pub mod call;
+pub mod descriptor;
+pub mod handles;
 pub mod interned;
-pub mod methods;
+pub mod lock;
 pub mod object;
 pub mod panic;
 pub mod reserve;
 pub mod thread_exit;
 pub mod types;
+
+// The macros use these names.
+pub use pyo3::{Borrowed, PyAny, Python};

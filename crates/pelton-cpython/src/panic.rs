@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pyo3::ffi;
+use pyo3::exceptions::PyRuntimeError;
 
-use crate::object::raise_text;
+use crate::call::raise;
+use crate::lock;
 
 /// Calls `body` for a C function. A panic that unwound into the interpreter would abort the process, so it becomes
 /// a `RuntimeError`, and the C function returns `failed`.
@@ -21,7 +22,6 @@ pub fn guard<R>(failed: R, body: impl FnOnce() -> R) -> R {
 #[cold]
 fn report(payload: &(dyn std::any::Any + Send)) {
     let message = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-    // SAFETY: exception classes live as long as the interpreter.
-    let exception = unsafe { ffi::PyExc_RuntimeError };
-    raise_text(exception, &format!("pelton panicked, which is a bug in pelton: {}", message.unwrap_or("no message")));
+    let text = format!("pelton panicked, which is a bug in pelton: {}", message.unwrap_or("no message"));
+    lock::held(|py| raise::<PyRuntimeError>(py, &text));
 }

@@ -5,7 +5,7 @@
 //! way, and the process aborts. Python 3.14 suspends such a thread forever instead. This module does the same for
 //! threads that run a loop or call into one.
 //!
-//! When glibc terminates a thread, it calls each handler of [`_pthread_cleanup_push`] when unwinding reaches the
+//! When glibc terminates a thread, it calls each handler of `_pthread_cleanup_push` when unwinding reaches the
 //! frame that pushed it. It finds that frame by the address of the handler's record. A record that is not on the
 //! stack counts as below every frame, so its handler is called before the first frame is unwound. The handler never
 //! returns. At that point the thread holds none of Python's locks.

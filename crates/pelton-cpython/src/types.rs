@@ -144,3 +144,19 @@ pub fn fast_with_keywords(
 pub fn attribute(name: &'static CStr, get: ffi::getter, set: Option<ffi::setter>) -> PyGetSetDef {
     PyGetSetDef { name: name.as_ptr(), get: Some(get), set, doc: ptr::null(), closure: null_mut() }
 }
+
+/// Returns whether a class is written in C, so that Python code cannot have changed it.
+pub fn is_written_in_c(class: &pyo3::Bound<'_, pyo3::types::PyType>) -> bool {
+    use pyo3::types::PyTypeMethods;
+    let flags = ffi::Py_TPFLAGS_HEAPTYPE | ffi::Py_TPFLAGS_IMMUTABLETYPE;
+    // SAFETY: it is a type.
+    let its = unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) };
+    its & flags != ffi::Py_TPFLAGS_HEAPTYPE
+}
+
+/// Returns the name of a class as CPython has it: with the module for classes written in C, without it for others.
+pub fn internal_name(class: &pyo3::Bound<'_, pyo3::types::PyType>) -> String {
+    use pyo3::types::PyTypeMethods;
+    // SAFETY: it is a type, whose name is a C string.
+    unsafe { CStr::from_ptr((*class.as_type_ptr()).tp_name) }.to_string_lossy().into_owned()
+}

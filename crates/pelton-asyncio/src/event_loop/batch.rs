@@ -1,179 +1,156 @@
 //! One batch: queues due timers, and calls the handles that are in the queue when it begins.
 
-use std::ptr::null_mut;
 use std::time::Duration;
 
 use pelton::Time;
 use pelton_os::clock;
-use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
 
 use crate::event_loop::slow;
 use crate::event_loop::state::LoopState;
-use crate::handles::contexts::Entered;
-use crate::handles::{handle, memory, timer};
-use crate::known::known;
-use pelton_cpython::object::{Owned, Raised, Result, replace};
+use crate::known::{known, name};
+use pelton_cpython::call::{Call, OrRaise, keeping_exception};
+use pelton_cpython::handles::context::Entered;
+use pelton_cpython::handles::{Handle, Queued, goes_silently, report};
+use pelton_cpython::object::{Raised, Result};
 
 /// Queues the handles of due timers.
-///
-/// # Safety
-/// `core` belongs to a live loop.
 #[inline]
-pub(crate) unsafe fn queue_timers(core: *mut LoopState, now: Time) {
-    // SAFETY: nothing here calls Python. The wheel's references become the queue's.
-    unsafe {
-        let timers = &mut (*core).timers;
-        if timers.is_empty() {
-            return;
+pub(crate) fn queue_timers(py: Python<'_>, state: &LoopState, now: Time) {
+    let mut timers = state.timers.borrow_mut();
+    if timers.is_empty() {
+        return;
+    }
+    timers.expire(now);
+    while let Some(due) = timers.next_due() {
+        let Some(timer) = timers.cancel(due.key) else { continue };
+        if let Some(timer) = timer.ours(py) {
+            timer.set_key(None);
         }
-        timers.expire(now);
-        while let Some(due) = timers.next_due() {
-            let Some(timer) = timers.cancel(due.key) else { continue };
-            timer::set_key(timer, None);
-            (*core).ready.push_back(timer);
-            (*core).counters.timers += 1;
-        }
+        state.ready.borrow_mut().push_back(timer);
+        state.counters.timers.set(state.counters.timers.get() + 1);
     }
 }
 
-/// Calls the handles that are in the queue now.
-///
-/// # Safety
-/// `core` belongs to `loop_`, which is alive; no Rust reference into it is held.
-pub(crate) unsafe fn call_queued(loop_: *mut PyObject, core: *mut LoopState) -> Result<()> {
-    // SAFETY: each handle is taken out of the queue, with the queue's reference to it, before it is called.
-    unsafe {
-        let count = (*core).ready.len();
-        (*core).counters.most_ready = (*core).counters.most_ready.max(count as u64);
-        let mut entered = Entered::NONE;
-        for _ in 0..count {
-            let Some(handle) = (*core).ready.pop_front() else { break };
-            let called = call_one(loop_, core, handle, &mut entered);
-            if !goes_silently(&called, handle) {
-                entered.leave();
-            }
-            let outcome = called.map(drop);
-            memory::release(handle);
-            if outcome.is_err() {
-                // The rest stays queued for the next run.
-                entered.leave();
-                return outcome;
-            }
+/// Calls the handles that are in the queue now. Each is taken out, with the queue's reference to it, before it is called.
+pub(crate) fn call_queued<'py>(its_loop: &Bound<'py, PyAny>, state: &LoopState) -> Result<()> {
+    let py = its_loop.py();
+    let count = state.ready.borrow().len();
+    state.counters.most_ready.set(state.counters.most_ready.get().max(count as u64));
+    let mut entered = Entered::NONE;
+    for _ in 0..count {
+        let Some(handle) = state.ready.borrow_mut().pop_front() else { break };
+        let called = call_one(its_loop, state, &handle, &mut entered);
+        let is_silent = called.as_ref().is_ok_and(|result| goes_silently(result.as_ref(), &handle));
+        if !is_silent {
+            entered.leave();
         }
-        entered.leave();
-        Ok(())
+        let outcome = called.map(drop);
+        handle.release(py);
+        if outcome.is_err() {
+            // The rest stays queued for the next run.
+            entered.leave();
+            return outcome;
+        }
     }
+    entered.leave();
+    Ok(())
 }
 
-/// Returns whether the result of a callback and its handle can be dropped without running any code. If not, they must be dropped
-/// outside the callback's context, as in asyncio: a finalizer would see the context's variables, and could not enter it.
+/// Returns whether a handle, of any type, was cancelled.
 #[inline]
-unsafe fn goes_silently(called: &Result<Option<Owned>>, handle: *mut PyObject) -> bool {
-    // SAFETY: all are alive.
-    unsafe {
-        let Ok(result) = called else { return false };
-        let result = result.as_ref().map_or(ffi::Py_None(), Owned::as_ptr);
-        (ffi::Py_REFCNT(result) > 1 || memory::is_plain(result)) && memory::is_released_silently(handle)
+pub(crate) fn is_cancelled(handle: &Bound<'_, PyAny>) -> Result<bool> {
+    match Handle::of(handle) {
+        Some(handle) => Ok(handle.is_cancelled()),
+        None => handle.attribute(name!(handle.py(), _cancelled))?.truth(),
     }
 }
 
 /// Calls one handle and returns the result of its callback. Only an exception that ends the run is an error.
 #[inline]
-unsafe fn call_one(
-    loop_: *mut PyObject,
-    core: *mut LoopState,
-    handle: *mut PyObject,
-    entered: &mut Entered,
-) -> Result<Option<Owned>> {
-    // SAFETY: the caller has a reference to the handle.
-    unsafe {
-        if (*core).debug || (*core).slow.watched || !handle::is_ours(handle) {
+fn call_one<'py>(
+    its_loop: &Bound<'py, PyAny>,
+    state: &LoopState,
+    queued: &Queued,
+    entered: &mut Entered<'py>,
+) -> Result<Option<Bound<'py, PyAny>>> {
+    let py = its_loop.py();
+    let handle = match queued.ours(py) {
+        Some(handle) if !state.debug.get() && !state.slow.watched.get() => handle,
+        _ => {
             entered.leave();
-            return call_with_care(loop_, core, handle).map(|()| None);
+            return call_with_care(its_loop, state, &queued.object(py)).map(|()| None);
         }
-        if handle::is_cancelled(handle)? {
+    };
+    if handle.is_cancelled() {
+        return Ok(None);
+    }
+    let called = handle.enter(entered, &state.contexts).and_then(|()| {
+        // Leaving the previous context may have run a finalizer that cancelled this handle.
+        if handle.is_cancelled() {
             return Ok(None);
         }
-        let called = entered.enter(core, handle::fields(handle)).and_then(|()| {
-            // Leaving the previous context may have run a finalizer that cancelled this handle.
-            if handle::is_cancelled(handle)? {
-                return Ok(None);
-            }
-            (*core).counters.callbacks += 1;
-            handle::call(handle).map(Some)
-        });
-        match called {
-            Ok(result) if handle::is_cancelled(handle)? => {
-                entered.leave();
-                handle::forget_if_cancelled(handle);
-                drop(result);
-                Ok(None)
-            }
-            Ok(result) => Ok(result),
-            Err(Raised) => {
-                // Leave the callback's context first, because the exception handler runs in it.
-                entered.leave_keeping_exception();
-                let outcome = handle::report(handle);
-                handle::forget_if_cancelled(handle);
-                outcome.map(|()| None)
-            }
+        state.counters.callbacks.set(state.counters.callbacks.get() + 1);
+        handle.call().map(Some)
+    });
+    match called {
+        Ok(result) if handle.is_cancelled() => {
+            entered.leave();
+            handle.forget_if_cancelled();
+            drop(result);
+            Ok(None)
+        }
+        Ok(result) => Ok(result),
+        Err(Raised) => {
+            // Leave the callback's context first, because the exception handler runs in it.
+            keeping_exception(py, || entered.leave());
+            let outcome = report(py, &handle);
+            handle.forget_if_cancelled();
+            outcome.map(|()| None)
         }
     }
 }
 
 /// Calls a handle that may be of a foreign type, or must be timed.
 #[cold]
-unsafe fn call_with_care(loop_: *mut PyObject, core: *mut LoopState, handle: *mut PyObject) -> Result<()> {
-    // SAFETY: the caller has a reference to the handle.
-    unsafe {
-        if handle::is_cancelled(handle)? {
-            return Ok(());
-        }
-        (*core).counters.callbacks += 1;
-        let debug = (*core).debug;
-        if debug {
-            replace(&raw mut (*core).current_handle, handle);
-        }
-        let watched = (*core).slow.watched;
-        if watched {
-            slow::begin(core, handle);
-        }
-        let start = if debug { clock::now() } else { Time::ZERO };
-        let outcome = if handle::is_ours(handle) {
-            handle::run_alone(handle)
-        } else {
-            Owned::returned(ffi::PyObject_CallMethodNoArgs(handle, known().names._run)).map(drop)
-        };
-        let took = if debug { clock::now() - start } else { Duration::ZERO };
-        // Ends the watchdog's measurement first: the reports below are not the callback's fault.
-        let slow = if watched { slow::end(core) } else { None };
-        let outcome = outcome.and_then(|()| if debug { tell_if_slow(loop_, handle, took) } else { Ok(()) });
-        if debug {
-            replace(&raw mut (*core).current_handle, null_mut());
-        }
-        outcome?;
-        match slow {
-            Some(took) => slow::tell(core, handle, took).or_else(|Raised| handle::report(handle)),
-            None => Ok(()),
-        }
+fn call_with_care<'py>(its_loop: &Bound<'py, PyAny>, state: &LoopState, handle: &Bound<'py, PyAny>) -> Result<()> {
+    let py = its_loop.py();
+    if is_cancelled(handle)? {
+        return Ok(());
+    }
+    state.counters.callbacks.set(state.counters.callbacks.get() + 1);
+    let debug = state.debug.get();
+    if debug {
+        state.current_handle.set(handle.clone());
+    }
+    let watched = state.slow.watched.get();
+    if watched {
+        slow::begin(state, handle);
+    }
+    let start = if debug { clock::now() } else { Time::ZERO };
+    let outcome = match Handle::of(handle) {
+        Some(handle) => handle.run_alone(),
+        None => handle.method(name!(py, _run)).map(drop),
+    };
+    let took = if debug { clock::now() - start } else { Duration::ZERO };
+    // Ends the watchdog's measurement first: the reports below are not the callback's fault.
+    let slow = if watched { slow::end(state) } else { None };
+    let outcome = outcome.and_then(|()| if debug { tell_if_slow(its_loop, handle, took) } else { Ok(()) });
+    if debug {
+        drop(state.current_handle.take(py));
+    }
+    outcome?;
+    match slow {
+        Some(took) => slow::tell(state, handle, took).or_else(|Raised| report(py, handle)),
+        None => Ok(()),
     }
 }
 
 /// Logs a callback that took longer than `loop.slow_callback_duration`. For debug mode.
-unsafe fn tell_if_slow(loop_: *mut PyObject, handle: *mut PyObject, took: Duration) -> Result<()> {
-    // SAFETY: all are alive.
-    unsafe {
-        let limit = Owned::returned(ffi::PyObject_GetAttr(loop_, known().names.slow_callback_duration))?;
-        let limit = ffi::PyFloat_AsDouble(limit.as_ptr());
-        if limit == -1.0 && !ffi::PyErr_Occurred().is_null() {
-            return Err(Raised);
-        }
-        if took.as_secs_f64() < limit {
-            return Ok(());
-        }
-        let seconds = Owned::returned(ffi::PyFloat_FromDouble(took.as_secs_f64()))?;
-        let arguments = [handle, seconds.as_ptr()];
-        let told = ffi::PyObject_Vectorcall(known().callback_was_slow, arguments.as_ptr(), 2, null_mut());
-        Owned::returned(told).map(drop)
+fn tell_if_slow<'py>(its_loop: &Bound<'py, PyAny>, handle: &Bound<'py, PyAny>, took: Duration) -> Result<()> {
+    let py = its_loop.py();
+    if took.as_secs_f64() < its_loop.attribute(name!(py, slow_callback_duration))?.number()? {
+        return Ok(());
     }
+    known().callback_was_slow.bind(py).call1((handle, took.as_secs_f64())).or_raise(py).map(drop)
 }

@@ -8,251 +8,223 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pelton::{Batch, Guest, Reactor, Sleep, Time};
 use pelton_os::clock;
-use pyo3::Python;
-use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
 
+use crate::event_loop::intake::Intake;
 use crate::event_loop::state::LoopState;
 use crate::event_loop::{batch, slow};
-use crate::handles::contexts;
 use crate::readers;
 use crate::sockets::operations as sockets;
-use pelton_cpython::object::{Raised, Result, check};
+use pelton_cpython::class::check_signals;
+use pelton_cpython::lock;
+use pelton_cpython::object::{Raised, Result};
 
 /// While a loop spins, it polls the engine once per this many looks at its own queue.
 const LOOKS_PER_POLL: u32 = 64;
 
 struct PythonGuest {
-    core: *mut LoopState,
+    state: Rc<LoopState>,
 }
 
 /// Makes Python the guest of a loop's reactor. Inside a batch, this is the stand-in for the guest that is running.
-///
-/// # Safety
-/// `core` belongs to a live loop, and `reactor` is its reactor.
-pub(crate) unsafe fn host(core: *mut LoopState, reactor: &mut Reactor) {
+pub(crate) fn host(state: &Rc<LoopState>, reactor: &mut Reactor) {
     // Fails if the guest is already registered.
-    let _ = reactor.host(PythonGuest { core });
+    let _ = reactor.host(PythonGuest { state: state.clone() });
 }
 
-// SAFETY, for all methods: the core owns the reactor, which owns this, so the core is alive. They are called in a turn, with the lock
-// held.
 impl Guest for PythonGuest {
     #[inline]
     fn has_work(&mut self) -> bool {
-        let core = self.core;
-        // SAFETY: see above. Nothing here runs Python code.
-        unsafe {
-            !(*core).ready.is_empty()
-                || (*core).stopping
-                || (*core).was_parked
-                || (*core).raised
-                || (*core).readers.is_untidy()
-                || (*core).slow.any_native()
-                || has_intake(core)
-        }
+        let state = &*self.state;
+        !state.ready.borrow().is_empty()
+            || state.stopping.get()
+            || state.was_parked.get()
+            || state.raised.get()
+            || state.readers.is_untidy()
+            || state.slow.any_native()
+            || has_intake(state)
     }
 
     fn next_deadline(&mut self) -> Option<Time> {
-        let core = self.core;
-        // SAFETY: see above.
-        unsafe {
-            let timer = if (*core).timers.is_empty() { None } else { (*core).timers.next_deadline() };
-            [timer, (*core).check_again].into_iter().flatten().min()
-        }
+        let mut timers = self.state.timers.borrow_mut();
+        let timer = if timers.is_empty() { None } else { timers.next_deadline() };
+        [timer, self.state.check_again.get()].into_iter().flatten().min()
     }
 
     fn run(&mut self, reactor: &mut Reactor) -> Batch {
-        let core = self.core;
-        // SAFETY: see above.
-        unsafe {
-            // asyncio's order depends on which timers are due when a batch begins.
-            let now = if (*core).timers.is_empty() { reactor.now() } else { reactor.batch_clock() };
-            if !(*core).raised {
-                (*core).slow.watched = reactor.reports_slow_callbacks();
-                (*core).raised = reactor.enter(|| run_batch(core, now)).is_err();
-            }
-            let goes_on = !(*core).raised && !(*core).stopping && !(*core).closed;
-            if goes_on { Batch::MayContinue } else { Batch::EndsTurn }
+        let state = &self.state;
+        // asyncio's order depends on which timers are due when a batch begins.
+        let now = if state.timers.borrow().is_empty() { reactor.now() } else { reactor.batch_clock() };
+        if !state.raised.get() {
+            state.slow.watched.set(reactor.reports_slow_callbacks());
+            let ran = reactor.enter(|| lock::held(|py| run_batch(py, state, now)));
+            state.raised.set(ran.is_err());
         }
+        let goes_on = !state.raised.get() && !state.stopping.get() && !state.closed.get();
+        if goes_on { Batch::MayContinue } else { Batch::EndsTurn }
     }
 
     fn before_sleep(&mut self, reactor: &mut Reactor) {
-        let core = self.core;
+        let state = &self.state;
         let now = reactor.now();
-        // SAFETY: see above. Both may run Python code, which may schedule more work.
-        unsafe {
-            let checked = reactor.enter(|| {
-                contexts::forget_foreign(core);
-                sockets::check_closed(core, now)
-            });
-            match checked {
-                Ok(check_again) => (*core).check_again = check_again,
-                Err(Raised) => (*core).raised = true,
-            }
+        // Both may run Python code, which may schedule more work.
+        let checked = reactor.enter(|| {
+            lock::held(|py| {
+                state.contexts.forget_foreign(py);
+                sockets::check_closed(py, state, now)
+            })
+        });
+        match checked {
+            Ok(check_again) => state.check_again.set(check_again),
+            Err(Raised) => state.raised.set(true),
         }
     }
 
     fn park(&mut self, sleep: &mut Sleep<'_>) -> io::Result<()> {
-        let core = self.core;
-        // SAFETY: see above. The sleeping part stays on this thread.
-        unsafe {
-            // Other threads see it while the loop sleeps. After the turn, the reactor's own number takes its place.
-            (*core).counters.reactor.sleeps += 1;
-            let lent = Lent { core, sleep: (&raw mut *sleep).cast() };
-            let outcome = without_lock(core, move || lent.sleep());
-            (*core).check_again = None;
-            outcome
+        let state = &*self.state;
+        // Other threads see it while the loop sleeps. After the turn, the reactor's own number takes its place.
+        let mut counts = state.counters.reactor.get();
+        counts.sleeps += 1;
+        state.counters.reactor.set(counts);
+        let mut idle = Idle {
+            intake: state.intake.borrow_mut().take(),
+            posted: state.posted.clone(),
+            spin_pays: state.spin_pays.get(),
+        };
+        let outcome = lock::held(|py| {
+            without_lock(state, || match idle.intake {
+                None => lock::sleep(py, sleep, &mut (), |sleep, ()| sleep.block()),
+                Some(_) => lock::sleep(py, sleep, &mut idle, sleep_with_intake),
+            })
+        });
+        state.spin_pays.set(idle.spin_pays);
+        if let Some(mut intake) = idle.intake {
+            intake.locked();
+            *state.intake.borrow_mut() = Some(intake);
         }
+        state.check_again.set(None);
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// While no descriptor has a reader or writer, polling before each batch does not pay off: it could only find a signal.
     fn quiet_sources(&self) -> usize {
-        // SAFETY: see above.
-        unsafe {
-            let readers = &(*self.core).readers;
-            let polls = (*self.core).run_begins || (*self.core).stopping;
-            if polls || readers.any_beside((*self.core).internal_descriptors) { 0 } else { readers.watched() }
-        }
+        let state = &*self.state;
+        let polls = state.run_begins.get() || state.stopping.get();
+        if polls || state.readers.any_beside(state.internal_descriptors.get()) { 0 } else { state.readers.watched() }
     }
 }
 
 /// Runs one batch.
-unsafe fn run_batch(core: *mut LoopState, now: Time) -> Result<()> {
-    // SAFETY: the core belongs to the loop that this thread turns. No Rust reference into it is held while Python code runs.
-    unsafe {
-        let loop_ = (*core).turning;
-        (*core).counters.turns += 1;
-        (*core).run_begins = false;
-        (*core).check_again = None;
-        if now - (*core).unlocked >= (*core).unlock_every && !(*core).was_parked {
-            without_lock(core, || ());
+fn run_batch(py: Python<'_>, state: &Rc<LoopState>, now: Time) -> Result<()> {
+    let Some(its_loop) = state.turning.get(py) else { return Ok(()) };
+    state.counters.turns.set(state.counters.turns.get() + 1);
+    state.run_begins.set(false);
+    state.check_again.set(None);
+    if now - state.unlocked.get() >= state.unlock_every.get() && !state.was_parked.get() {
+        if let Err(panic) = without_lock(state, || lock::yield_to_others(py)) {
+            resume_unwind(panic);
         }
-        if (*core).readers.is_untidy() {
-            readers::tidy(core)?;
-        }
-        if std::mem::take(&mut (*core).was_parked) {
-            // A signal may have ended the sleep. This runs its handler.
-            check(ffi::PyErr_CheckSignals())?;
-        }
-        if (*core).slow.any_native() {
-            slow::tell_native(core)?;
-        }
-        batch::queue_timers(core, now);
-        take_in(loop_, core);
-        batch::call_queued(loop_, core)
-    }
-}
-
-/// Calls `work` without the interpreter lock. Other threads see that the core is parked.
-unsafe fn without_lock<T: Send>(core: *mut LoopState, work: impl FnOnce() -> T + Send) -> T {
-    // SAFETY: only the guest's methods call this, so this thread turns the loop and holds the lock.
-    unsafe {
-        (*core).parked = true;
-        (*core).posted.store(false, Ordering::Relaxed);
-        // With pyo3, which tracks whether the thread holds the lock; otherwise it would drop objects without it.
-        let outcome = Python::assume_attached().detach(move || catch_unwind(AssertUnwindSafe(work)));
-        (*core).parked = false;
-        (*core).was_parked = true;
-        if let Some(intake) = (*core).intake.as_mut() {
+        if let Some(intake) = state.intake.borrow_mut().as_mut() {
             intake.locked();
         }
-        (*core).unlocked = clock::now();
-        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
+    if state.readers.is_untidy() {
+        readers::tidy(py, state)?;
+    }
+    if state.was_parked.take() {
+        // A signal may have ended the sleep. This runs its handler.
+        check_signals(py)?;
+    }
+    if state.slow.any_native() {
+        slow::tell_native(py, state)?;
+    }
+    batch::queue_timers(py, state, now);
+    take_in(state, &its_loop);
+    batch::call_queued(&its_loop, state)
+}
+
+/// Calls `work`, which releases the interpreter lock. Other threads see that the loop is parked.
+fn without_lock<T>(state: &LoopState, work: impl FnOnce() -> T) -> std::thread::Result<T> {
+    state.parked.set(true);
+    state.posted.store(false, Ordering::Relaxed);
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    state.parked.set(false);
+    state.was_parked.set(true);
+    state.unlocked.set(clock::now());
+    outcome
 }
 
 /// Returns whether there is work from outside of Python.
 #[inline]
-unsafe fn has_intake(core: *mut LoopState) -> bool {
-    // SAFETY: only this thread uses the intake, and `has_work` runs no Python code.
-    unsafe { (*core).intake.as_mut().is_some_and(|intake| intake.has_work()) }
+fn has_intake(state: &LoopState) -> bool {
+    state.intake.borrow_mut().as_mut().is_some_and(|intake| intake.has_work())
 }
 
-/// Processes a batch of the work from outside of Python.
+/// Processes a batch of the work from outside of Python. The intake is taken out meanwhile, so a turn inside this one finds none.
 #[inline]
-unsafe fn take_in(loop_: *mut PyObject, core: *mut LoopState) {
-    // SAFETY: the intake is taken out of the core meanwhile, so a turn inside this one finds none.
-    unsafe {
-        if !has_intake(core) {
-            return;
-        }
-        if let Some(mut intake) = (*core).intake.take() {
-            intake.process(&pyo3::Bound::from_borrowed_ptr(pyo3::Python::assume_attached(), loop_));
-            if (*core).closed {
-                drop(intake);
-            } else {
-                (*core).intake = Some(intake);
-            }
+fn take_in(state: &LoopState, its_loop: &Bound<'_, PyAny>) {
+    if !has_intake(state) {
+        return;
+    }
+    let intake = state.intake.borrow_mut().take();
+    if let Some(mut intake) = intake {
+        intake.process(its_loop);
+        if !state.closed.get() {
+            *state.intake.borrow_mut() = Some(intake);
         }
     }
 }
 
-/// The core and the reactor's sleep state, used during the part of a turn that runs without the lock.
-struct Lent {
-    core: *mut LoopState,
-    sleep: *mut Sleep<'static>,
-}
-
-// SAFETY: it stays on its thread. pyo3 requires `Send` for code that runs without the lock; both parts may be used without it while the
-// core is parked.
-unsafe impl Send for Lent {}
-
-impl Lent {
-    fn sleep(&self) -> io::Result<()> {
-        // SAFETY: only `park` creates one, and calls this while the core is parked. The sleep outlives it.
-        unsafe { sleep(self.core, &mut *self.sleep) }
-    }
+/// What the loop uses while it sleeps without the lock.
+struct Idle {
+    intake: Option<Box<dyn Intake>>,
+    posted: Arc<AtomicBool>,
+    spin_pays: bool,
 }
 
 /// Sleeps, without the lock, until there is work for which the lock is needed.
-///
-/// # Safety
-/// The core is parked. This thread has exclusive access to the intake and the sleep, and uses nothing else of the core but `posted`
-/// and `spin_pays`.
-unsafe fn sleep(core: *mut LoopState, sleep: &mut Sleep<'_>) -> io::Result<()> {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        let Some(intake) = (*core).intake.as_mut() else { return sleep.block() };
-        let until = sleep.until();
-        let due = |now: Time| until.is_some_and(|until| until <= now);
-        let posted = &(*core).posted;
-        let posted = || posted.load(Ordering::Acquire);
-        let spin = intake.spin();
-        let begun = if spin.is_zero() { Time::ZERO } else { clock::now() };
-        let mut spinning = !spin.is_zero() && (*core).spin_pays;
-        loop {
-            if spinning {
-                // The engine is polled only now and then: a system call takes longer than everything else here.
-                for look in 1.. {
-                    let found = if look % LOOKS_PER_POLL == 0 { sleep.poll()? } else { intake.fetch() || posted() };
-                    let now = clock::now();
-                    if found || due(now) {
-                        return Ok(());
-                    }
-                    if now - begun >= spin {
-                        break;
-                    }
-                    std::hint::spin_loop();
+fn sleep_with_intake(sleep: &mut Sleep<'_>, idle: &mut Idle) -> io::Result<()> {
+    let Some(intake) = idle.intake.as_mut() else { return sleep.block() };
+    let until = sleep.until();
+    let due = |now: Time| until.is_some_and(|until| until <= now);
+    let posted = || idle.posted.load(Ordering::Acquire);
+    let spin = intake.spin();
+    let begun = if spin.is_zero() { Time::ZERO } else { clock::now() };
+    let mut spinning = !spin.is_zero() && idle.spin_pays;
+    loop {
+        if spinning {
+            // The engine is polled only now and then: a system call takes longer than everything else here.
+            for look in 1.. {
+                let found = if look % LOOKS_PER_POLL == 0 { sleep.poll()? } else { intake.fetch() || posted() };
+                let now = clock::now();
+                if found || due(now) {
+                    return Ok(());
                 }
-                spinning = false;
+                if now - begun >= spin {
+                    break;
+                }
+                std::hint::spin_loop();
             }
-            if !intake.sleep() {
-                intake.fetch();
-                return Ok(());
-            }
-            let outcome = sleep.block();
-            intake.awake();
-            if !spin.is_zero() {
-                (*core).spin_pays = clock::now() - begun < spin;
-            }
-            if intake.fetch() || outcome.is_err() || posted() || sleep.has_work() || due(clock::now()) {
-                return outcome;
-            }
-            // A late wake-up for work that was fetched before. The lock is not needed for it.
+            spinning = false;
         }
+        if !intake.sleep() {
+            intake.fetch();
+            return Ok(());
+        }
+        let outcome = sleep.block();
+        intake.awake();
+        if !spin.is_zero() {
+            idle.spin_pays = clock::now() - begun < spin;
+        }
+        if intake.fetch() || outcome.is_err() || posted() || sleep.has_work() || due(clock::now()) {
+            return outcome;
+        }
+        // A late wake-up for work that was fetched before. The lock is not needed for it.
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 /// A source of such work. Only the loop's thread calls these methods.
-pub trait Intake {
+pub trait Intake: Send {
     /// Returns whether there is work. Needs no lock.
     fn has_work(&mut self) -> bool;
 

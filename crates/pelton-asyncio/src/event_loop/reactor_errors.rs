@@ -3,8 +3,10 @@
 use std::io;
 
 use pelton::Error;
+use pyo3::Python;
 
-use pelton_cpython::object::{Raised, raise_io};
+use pelton_cpython::call::raise_io;
+use pelton_cpython::object::Raised;
 
 /// The system's error, if it is one.
 pub(crate) fn system_error(error: Error) -> io::Error {
@@ -16,6 +18,6 @@ pub(crate) fn system_error(error: Error) -> io::Error {
 
 /// Raises a reactor's error as an `OSError`.
 #[cold]
-pub(crate) fn raise_error(error: Error) -> Raised {
-    raise_io(&system_error(error))
+pub(crate) fn raise_error(py: Python<'_>, error: Error) -> Raised {
+    raise_io(py, &system_error(error))
 }

@@ -1,16 +1,21 @@
 //! The hot methods of a loop: scheduling callbacks, and creating futures and tasks.
 
-use std::ptr::null_mut;
+use std::rc::Rc;
 
 use pelton::Time;
 use pelton_os::clock;
-use pyo3::ffi::{self, PyObject};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyFloat, PyString};
 
-use crate::event_loop::state::{self, LoopState};
-use crate::handles::{handle, timer};
-use crate::known::known;
-use pelton_cpython::arguments::{self, Call, Scheduled, complain, is_called};
-use pelton_cpython::object::{Owned, Raised, Result, check, fill_once, raise};
+use crate::event_loop::state::{self, Loop, LoopState};
+use crate::known::{known, name};
+use pelton_cpython::arguments::{Argument, Call, Scheduled, is_named};
+use pelton_cpython::call::{Call as _, OrRaise, call_with_keywords, call_with_tuple, raise};
+use pelton_cpython::class::This;
+use pelton_cpython::handles::context::copy_of_current;
+use pelton_cpython::handles::{self, Handle, Queued};
+use pelton_cpython::object::Result;
 use pelton_cpython::thread_exit;
 
 /// Reads the loop's clock, in seconds.
@@ -29,254 +34,194 @@ fn time(when: f64) -> Time {
 
 /// Checks, in debug mode, that a call comes from the loop's thread and that the callback is callable.
 #[cold]
-unsafe fn check_call(loop_: *mut PyObject, callback: *mut PyObject, method: *mut PyObject, thread: bool) -> Result<()> {
-    // SAFETY: all are alive.
-    unsafe {
-        if thread {
-            drop(Owned::returned(ffi::PyObject_CallMethodNoArgs(loop_, known().names._check_thread))?);
-        }
-        let arguments = [loop_, callback, method];
-        let name = known().names._check_callback;
-        let checked = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 3, null_mut());
-        Owned::returned(checked).map(drop)
+fn check_call<'py>(
+    its_loop: &Bound<'py, PyAny>,
+    callback: &Bound<'py, PyAny>,
+    method: &Bound<'py, PyString>,
+    thread: bool,
+) -> Result<()> {
+    let py = its_loop.py();
+    if thread {
+        its_loop.method(name!(py, _check_thread))?;
     }
+    its_loop.method_two(name!(py, _check_callback), callback, method.as_any()).map(drop)
 }
 
 /// Schedules `callback(*arguments)`, for this crate itself.
-///
-/// # Safety
-/// All are alive, `loop_` a `pelton.Loop`.
-pub(crate) unsafe fn soon(loop_: *mut PyObject, callback: *mut PyObject, arguments: &[*mut PyObject]) -> Result<()> {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        let core = state::of(loop_)?;
-        state::check_open(core)?;
-        let handle = handle::new(loop_, callback, arguments, null_mut())?;
-        queue(core, &handle);
-        Ok(())
-    }
-}
-
-/// Queues a handle.
-#[inline]
-unsafe fn queue(core: *mut LoopState, handle: &Owned) {
-    // SAFETY: the queue gets its own reference.
-    unsafe {
-        ffi::Py_INCREF(handle.as_ptr());
-        (*core).ready.push_back(handle.as_ptr());
-    }
+pub(crate) fn soon<'py>(
+    its_loop: &Bound<'py, PyAny>,
+    callback: &Bound<'py, PyAny>,
+    arguments: &[Argument<'_, 'py>],
+) -> Result<()> {
+    let state = state::of(its_loop)?;
+    state.check_open(its_loop.py())?;
+    state.queue(handles::new(state.home(its_loop), callback, arguments, None)?);
+    Ok(())
 }
 
 /// `call_soon(callback, *args, context=None)`
-///
-/// # Safety
-/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
-pub(crate) unsafe fn call_soon(loop_: *mut PyObject, call: Call) -> Result<Owned> {
-    // SAFETY: Python calls it with a live loop and valid arguments.
-    unsafe {
-        let names = [known().names.callback];
-        let Scheduled { named: [callback], rest, context } = arguments::scheduled(call, names)?;
-        let core = state::of(loop_)?;
-        state::check_open(core)?;
-        if (*core).debug {
-            check_call(loop_, callback, known().names.call_soon, true)?;
-        }
-        let handle = handle::new(loop_, callback, rest, context)?;
-        queue(core, &handle);
-        Ok(handle)
+pub(crate) fn call_soon<'py>(this: This<'_, 'py, Loop>, call: Call<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    let py = this.py();
+    let Scheduled { named: [callback], rest, context } = call.scheduled(py, [name!(py, callback)])?;
+    let state = this.state()?;
+    state.check_open(py)?;
+    if state.debug.get() {
+        check_call(&this, &callback, name!(py, call_soon), true)?;
     }
+    let handle = handles::new(state.home(&this), &callback, rest, context.as_deref())?;
+    state.queue(handle.clone());
+    Ok(handle)
 }
 
 /// `call_soon_threadsafe(callback, *args, context=None)`
 ///
-/// # Safety
-/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
-pub(crate) unsafe fn call_soon_threadsafe(loop_: *mut PyObject, call: Call) -> Result<Owned> {
-    // SAFETY: as for `call_soon`. The lock is held, which makes it safe on other threads. A loop that sleeps without it is woken.
-    unsafe {
-        thread_exit::protect_thread();
-        let names = [known().names.callback];
-        let Scheduled { named: [callback], rest, context } = arguments::scheduled(call, names)?;
-        let core = state::of(loop_)?;
-        state::check_open(core)?;
-        if (*core).debug {
-            check_call(loop_, callback, known().names.call_soon_threadsafe, false)?;
-        }
-        // Not the context that the loop's handles share: replacing that would drop values of its variables on this thread.
-        let copy = if context.is_null() { Some(Owned::returned(ffi::PyContext_CopyCurrent())?) } else { None };
-        let context = copy.as_ref().map_or(context, Owned::as_ptr);
-        let handle = handle::new(loop_, callback, rest, context)?;
-        queue(core, &handle);
-        (*core).counters.posts += 1;
-        state::wake(core);
-        Ok(handle)
+/// The lock is held, which makes it safe on other threads. A loop that sleeps without it is woken.
+pub(crate) fn call_soon_threadsafe<'py>(this: This<'_, 'py, Loop>, call: Call<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    let py = this.py();
+    thread_exit::protect_thread();
+    let Scheduled { named: [callback], rest, context } = call.scheduled(py, [name!(py, callback)])?;
+    let state = this.state()?;
+    state.check_open(py)?;
+    if state.debug.get() {
+        check_call(&this, &callback, name!(py, call_soon_threadsafe), false)?;
     }
+    // Not the context that the loop's handles share: replacing that would drop values of its variables on this thread.
+    let context = match context {
+        Some(context) => context.to_owned(),
+        None => copy_of_current(py)?,
+    };
+    let handle = handles::new(state.home(&this), &callback, rest, Some(&context))?;
+    state.queue(handle.clone());
+    state.counters.posts.set(state.counters.posts.get() + 1);
+    state.wake();
+    Ok(handle)
 }
 
 /// `call_later(delay, callback, *args, context=None)`
-///
-/// # Safety
-/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
-pub(crate) unsafe fn call_later(loop_: *mut PyObject, call: Call) -> Result<Owned> {
-    // SAFETY: as for `call_soon`.
-    unsafe {
-        let names = [known().names.delay, known().names.callback];
-        let Scheduled { named: [delay, callback], rest, context } = arguments::scheduled(call, names)?;
-        if delay == ffi::Py_None() {
-            return Err(raise(ffi::PyExc_TypeError, c"delay must not be None"));
-        }
-        if ffi::PyFloat_CheckExact(delay) != 0 {
-            let when = seconds() + ffi::PyFloat_AS_DOUBLE(delay);
-            return schedule(loop_, when, null_mut(), callback, rest, context);
-        }
-        // Anything that can be added to a float, as in asyncio.
-        let now = Owned::returned(ffi::PyFloat_FromDouble(seconds()))?;
-        let when = Owned::returned(ffi::PyNumber_Add(now.as_ptr(), delay))?;
-        schedule(loop_, as_double(when.as_ptr())?, when.as_ptr(), callback, rest, context)
+pub(crate) fn call_later<'py>(this: This<'_, 'py, Loop>, call: Call<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    let py = this.py();
+    let names = [name!(py, delay), name!(py, callback)];
+    let Scheduled { named: [delay, callback], rest, context } = call.scheduled(py, names)?;
+    if delay.is_none() {
+        return Err(raise::<PyTypeError>(py, "delay must not be None"));
     }
+    if let Ok(delay) = delay.cast_exact::<PyFloat>() {
+        return schedule(this, (seconds() + delay.value(), None), &callback, rest, context);
+    }
+    // Anything that can be added to a float, as in asyncio.
+    let when = PyFloat::new(py, seconds()).add(delay).or_raise(py)?;
+    schedule(this, (when.number()?, Some(&when)), &callback, rest, context)
 }
 
 /// `call_at(when, callback, *args, context=None)`
-///
-/// # Safety
-/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
-pub(crate) unsafe fn call_at(loop_: *mut PyObject, call: Call) -> Result<Owned> {
-    // SAFETY: as for `call_soon`.
-    unsafe {
-        let names = [known().names.when, known().names.callback];
-        let Scheduled { named: [when, callback], rest, context } = arguments::scheduled(call, names)?;
-        if when == ffi::Py_None() {
-            return Err(raise(ffi::PyExc_TypeError, c"when cannot be None"));
-        }
-        schedule(loop_, as_double(when)?, when, callback, rest, context)
+pub(crate) fn call_at<'py>(this: This<'_, 'py, Loop>, call: Call<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    let py = this.py();
+    let names = [name!(py, when), name!(py, callback)];
+    let Scheduled { named: [when, callback], rest, context } = call.scheduled(py, names)?;
+    if when.is_none() {
+        return Err(raise::<PyTypeError>(py, "when cannot be None"));
     }
-}
-
-unsafe fn as_double(number: *mut PyObject) -> Result<f64> {
-    // SAFETY: it is alive.
-    unsafe {
-        let value = ffi::PyFloat_AsDouble(number);
-        if value == -1.0 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(value) }
-    }
+    schedule(this, (when.number()?, Some(&when)), &callback, rest, context)
 }
 
 /// Sets a timer.
 #[inline]
-unsafe fn schedule(
-    loop_: *mut PyObject,
-    when: f64,
-    when_object: *mut PyObject,
-    callback: *mut PyObject,
-    rest: &[*mut PyObject],
-    context: *mut PyObject,
-) -> Result<Owned> {
-    // SAFETY: all are alive. The wheel gets its own reference, and runs no Python code.
-    unsafe {
-        let core = state::of(loop_)?;
-        state::check_open(core)?;
-        if (*core).debug {
-            // asyncio's `call_later` calls `call_at`, which is named in the error.
-            check_call(loop_, callback, known().names.call_at, true)?;
-        }
-        let timer = timer::new(loop_, when, when_object, callback, rest, context)?;
-        ffi::Py_INCREF(timer.as_ptr());
-        let key = (*core).timers.insert(time(when), timer.as_ptr());
-        timer::set_key(timer.as_ptr(), Some(key));
-        Ok(timer)
+fn schedule<'py>(
+    this: This<'_, 'py, Loop>,
+    when: (f64, Option<&Bound<'py, PyAny>>),
+    callback: &Bound<'py, PyAny>,
+    rest: &[Argument<'_, 'py>],
+    context: Option<Argument<'_, 'py>>,
+) -> Result<Bound<'py, PyAny>> {
+    let py = this.py();
+    let state = this.state()?;
+    state.check_open(py)?;
+    if state.debug.get() {
+        // asyncio's `call_later` calls `call_at`, which is named in the error.
+        check_call(&this, callback, name!(py, call_at), true)?;
     }
+    let timer = handles::new_timer(state.home(&this), when, callback, rest, context.as_deref())?;
+    let key = state.timers.borrow_mut().insert(time(when.0), Queued::new(timer.clone()));
+    if let Some(handle) = Handle::of(&timer) {
+        handle.set_key(Some(key));
+    }
+    Ok(timer)
 }
 
 /// `create_future()`
-///
-/// # Safety
-/// `loop_` is a live `pelton.Loop`.
-pub(crate) unsafe fn create_future(loop_: *mut PyObject) -> Result<Owned> {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        let keywords = loop_keyword(loop_, state::of(loop_)?)?;
-        Owned::returned(ffi::PyObject_Call(known().future, known().empty, keywords.as_ptr()))
-    }
+pub(crate) fn create_future<'py>(this: This<'_, 'py, Loop>) -> Result<Bound<'py, PyAny>> {
+    future(&this, this.state()?)
 }
 
-/// Returns `{"loop": loop}`, which saves creating a dictionary for each future and task. It belongs to the core; programs never see it.
-///
-/// # Safety
-/// `core` belongs to `loop_`, which is alive.
+/// Creates a future that belongs to a loop.
+pub(crate) fn future<'py>(its_loop: &Bound<'py, PyAny>, state: &Rc<LoopState>) -> Result<Bound<'py, PyAny>> {
+    let py = its_loop.py();
+    let keywords = loop_keyword(its_loop, state)?;
+    call_with_tuple(known().future.bind(py), known().empty.bind(py), &keywords)
+}
+
+/// Returns `{"loop": loop}`, which saves creating a dictionary for each future and task. It belongs to the loop; programs never see it.
 #[inline]
-unsafe fn loop_keyword(loop_: *mut PyObject, core: *mut LoopState) -> Result<Owned> {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        if (*core).loop_keyword.is_null() {
-            let keywords = Owned::returned(ffi::PyDict_New())?;
-            check(ffi::PyDict_SetItem(keywords.as_ptr(), known().names.loop_, loop_))?;
-            return Ok(fill_once(&raw mut (*core).loop_keyword, keywords));
-        }
-        Ok(Owned::new_reference((*core).loop_keyword))
+fn loop_keyword<'py>(its_loop: &Bound<'py, PyAny>, state: &LoopState) -> Result<Bound<'py, PyAny>> {
+    let py = its_loop.py();
+    if let Some(keywords) = state.loop_keyword.get(py) {
+        return Ok(keywords);
     }
+    let keywords = PyDict::new(py);
+    keywords.set_item(name!(py, loop_), its_loop).or_raise(py)?;
+    Ok(state.loop_keyword.fill(keywords.into_any()))
 }
 
 /// `create_task(coro, *, name=None, context=None)`
-///
-/// # Safety
-/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
-pub(crate) unsafe fn create_task(loop_: *mut PyObject, call: Call) -> Result<Owned> {
-    let Call { arguments, count, keywords, .. } = call;
-    // SAFETY: the caller guarantees it. All arrays have the lengths that are passed.
-    unsafe {
-        let core = state::of(loop_)?;
-        state::check_open(core)?;
-        let (mut name, mut context) = (null_mut(), null_mut());
-        let mut usual = count == 1 && (*core).task_factory.is_null();
-        let keyword_count = if keywords.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(keywords) };
-        for index in 0..keyword_count {
-            let keyword = ffi::PyTuple_GET_ITEM(keywords, index);
-            let value = *arguments.add(count + index as usize);
-            if is_called(keyword, known().names.name)? {
-                name = value;
-            } else if is_called(keyword, known().names.context)? {
-                context = value;
-            } else {
-                usual = false;
-            }
+pub(crate) fn create_task<'py>(this: This<'_, 'py, Loop>, call: Call<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    let py = this.py();
+    let state = this.state()?;
+    state.check_open(py)?;
+    let (mut name, mut context) = (None, None);
+    let mut usual = call.positional().len() == 1 && state.task_factory.is_empty();
+    for (keyword, value) in call.keywords() {
+        if is_named(&keyword, name!(py, name)) {
+            name = Some(value);
+        } else if is_named(&keyword, name!(py, context)) {
+            context = Some(value);
+        } else {
+            usual = false;
         }
-        if !usual {
-            if count == 0 && keyword_count == 0 {
-                return Err(complain(call.function, "missing required positional argument:", known().names.coro));
-            }
-            return inherited_create_task(loop_, call, keyword_count as usize);
-        }
-        let none = |value: *mut PyObject| value.is_null() || value == ffi::Py_None();
-        if none(context) && none(name) {
-            let keywords = loop_keyword(loop_, core)?;
-            let positional = handle::tuple(&[*arguments])?;
-            return Owned::returned(ffi::PyObject_Call(known().task, positional.as_ptr(), keywords.as_ptr()));
-        }
-        // Fewer keywords are less for `Task` to parse.
-        let names = known().task_keywords[usize::from(!none(name))];
-        let given = [*arguments, loop_, context, name];
-        let given = given.map(|value| if value.is_null() { ffi::Py_None() } else { value });
-        Owned::returned(ffi::PyObject_Vectorcall(known().task, given.as_ptr(), 1, names))
     }
+    let Some(coroutine) = call.positional().first().filter(|_| usual) else {
+        if call.positional().is_empty() && call.keyword_count() == 0 {
+            return Err(call.complain(py, "missing required positional argument:", "coro"));
+        }
+        // `BaseEventLoop.create_task`, for task factories and for arguments of later versions.
+        return call.pass_on(known().create_task.bind(py), Some(&this));
+    };
+    let name = name.filter(|name| !name.is_none());
+    let context = context.filter(|context| !context.is_none());
+    let task = known().task.bind(py);
+    if context.is_none() && name.is_none() {
+        let keywords = loop_keyword(&this, state)?;
+        return call_with_one_and_keywords(task, coroutine, &keywords);
+    }
+    // Fewer keywords are less for `Task` to parse.
+    let names = known().task_keywords[usize::from(name.is_some())].bind(py);
+    let none = py.None().into_bound(py);
+    let given =
+        [*coroutine, this.as_borrowed(), context.unwrap_or(none.as_borrowed()), name.unwrap_or(none.as_borrowed())];
+    call_with_keywords(task, &given[..if name.is_some() { 4 } else { 3 }], names)
 }
 
-/// Calls `BaseEventLoop.create_task`, for task factories and for arguments of later versions.
-#[cold]
-unsafe fn inherited_create_task(loop_: *mut PyObject, call: Call, keyword_count: usize) -> Result<Owned> {
-    let Call { arguments, count, keywords, .. } = call;
-    // SAFETY: the caller's array has that many arguments.
-    unsafe {
-        let mut call = Vec::with_capacity(1 + count + keyword_count);
-        call.push(loop_);
-        call.extend((0..count + keyword_count).map(|index| *arguments.add(index)));
-        let inherited = known().create_task;
-        Owned::returned(ffi::PyObject_Vectorcall(inherited, call.as_ptr(), 1 + count, keywords))
-    }
+#[inline]
+fn call_with_one_and_keywords<'py>(
+    function: &Bound<'py, PyAny>,
+    argument: &Bound<'py, PyAny>,
+    keywords: &Bound<'py, PyAny>,
+) -> Result<Bound<'py, PyAny>> {
+    let py = function.py();
+    let positional = pyo3::types::PyTuple::new(py, [argument]).or_raise(py)?;
+    call_with_tuple(function, &positional, keywords)
 }
 
 /// `time()`
-///
-/// # Safety
-/// The lock is held.
-pub(crate) unsafe fn time_method(_: *mut PyObject) -> Result<f64> {
+pub(crate) fn time_method(_: This<'_, '_, Loop>) -> Result<f64> {
     Ok(seconds())
 }

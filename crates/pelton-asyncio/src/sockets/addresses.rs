@@ -1,15 +1,15 @@
 //! Socket addresses, in the system's format and in Python's.
 
-use std::ffi::c_int;
 use std::fmt::Display;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::slice;
 
-use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyString, PyTuple};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix};
 
-use pelton_cpython::object::{Owned, Result, none};
+use pelton_cpython::call::OrRaise;
+use pelton_cpython::object::Result;
 
 /// An address of one end of a socket, if it is of a common kind.
 #[derive(Clone, Copy)]
@@ -76,78 +76,36 @@ fn has_no_name(address: &SocketAddrAny) -> bool {
 const LONGEST: usize = 45;
 
 /// Converts an address to Python's format; `None` for an uncommon kind, which Python must look up.
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn to_python(peer: &Peer) -> Result<Owned> {
-    // SAFETY: the caller holds the lock. Text is passed by pointer and length, and the formats match their arguments.
-    unsafe {
-        let text = |host: &dyn Display| {
-            let mut text = [0; LONGEST];
-            let mut rest = &mut text[..];
-            // `text` has room for any address.
-            let _ = write!(rest, "{host}");
-            let len = LONGEST - rest.len();
-            Owned::returned(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), len as ffi::Py_ssize_t))
-        };
-        Owned::returned(match peer {
-            Peer::V4(host, port) => {
-                let (host, port) = (text(host)?, Owned::returned(ffi::PyLong_FromLong((*port).into()))?);
-                ffi::PyTuple_Pack(2, host.as_ptr(), port.as_ptr())
-            }
-            Peer::V6 { host, port, flow, scope } => {
-                let host = text(host)?;
-                ffi::Py_BuildValue(c"(OiII)".as_ptr(), host.as_ptr(), c_int::from(*port), *flow, *scope)
-            }
-            Peer::Unnamed => ffi::PyUnicode_FromStringAndSize(c"".as_ptr(), 0),
-            Peer::Other | Peer::Unknown => none(),
-        })
+pub(crate) fn to_python<'py>(py: Python<'py>, peer: &Peer) -> Result<Bound<'py, PyAny>> {
+    let text = |host: &dyn Display| {
+        let mut text = [0; LONGEST];
+        let mut rest = &mut text[..];
+        // `text` has room for any address.
+        let _ = write!(rest, "{host}");
+        let len = LONGEST - rest.len();
+        PyString::new(py, str::from_utf8(&text[..len]).unwrap_or_default())
+    };
+    match peer {
+        Peer::V4(host, port) => (text(host), *port).into_pyobject(py).map(Bound::into_any).or_raise(py),
+        Peer::V6 { host, port, flow, scope } => {
+            (text(host), *port, *flow, *scope).into_pyobject(py).map(Bound::into_any).or_raise(py)
+        }
+        Peer::Unnamed => Ok(PyString::new(py, "").into_any()),
+        Peer::Other | Peer::Unknown => Ok(py.None().into_bound(py)),
     }
 }
 
 /// Returns host and port of an address tuple if the host needs no name resolution.
-///
-/// # Safety
-/// `address` is alive.
-pub(crate) unsafe fn literal(address: *mut PyObject) -> Result<Option<SocketAddr>> {
-    // SAFETY: the caller guarantees that the address is alive. A tuple is immutable and keeps its items alive.
-    unsafe {
-        if ffi::PyTuple_CheckExact(address) == 0 || ffi::PyTuple_GET_SIZE(address) != 2 {
-            return Ok(None);
-        }
-        host_and_port(ffi::PyTuple_GET_ITEM(address, 0), ffi::PyTuple_GET_ITEM(address, 1))
-    }
+pub(crate) fn literal(address: &Bound<'_, PyAny>) -> Option<SocketAddr> {
+    let address = address.cast_exact::<PyTuple>().ok().filter(|address| address.len() == 2)?;
+    host_and_port(&address.get_item(0).ok()?, &address.get_item(1).ok()?)
 }
 
 /// Returns the address for a host and a port if the host needs no name resolution.
-///
-/// # Safety
-/// Both are alive.
-pub(crate) unsafe fn host_and_port(host: *mut PyObject, port: *mut PyObject) -> Result<Option<SocketAddr>> {
-    // SAFETY: the caller guarantees that both are alive. The UTF-8 form lives as long as the string.
-    unsafe {
-        if ffi::PyUnicode_CheckExact(host) == 0 || ffi::PyLong_CheckExact(port) == 0 {
-            return Ok(None);
-        }
-        let mut len = 0;
-        let text = ffi::PyUnicode_AsUTF8AndSize(host, &mut len);
-        if text.is_null() {
-            // The text cannot be encoded. Name resolution raises the right error.
-            ffi::PyErr_Clear();
-            return Ok(None);
-        }
-        let text = slice::from_raw_parts(text.cast::<u8>(), len as usize);
-        let Ok(text) = str::from_utf8(text) else { return Ok(None) };
-        let host = match text.parse::<Ipv4Addr>() {
-            Ok(host) => IpAddr::V4(host),
-            Err(_) => match text.parse::<Ipv6Addr>() {
-                Ok(host) => IpAddr::V6(host),
-                Err(_) => return Ok(None),
-            },
-        };
-        // asyncio raises the error for a port that is out of range.
-        let overflow = &mut 0;
-        let port = ffi::PyLong_AsLongLongAndOverflow(port, overflow);
-        Ok(u16::try_from(port).ok().map(|port| SocketAddr::new(host, port)))
-    }
+pub(crate) fn host_and_port(host: &Bound<'_, PyAny>, port: &Bound<'_, PyAny>) -> Option<SocketAddr> {
+    let (host, port) = (host.cast_exact::<PyString>().ok()?, port.cast_exact::<PyInt>().ok()?);
+    // If the text cannot be encoded, name resolution raises the right error.
+    let host = host.to_str().ok()?.parse::<IpAddr>().ok()?;
+    // asyncio raises the error for a port that is out of range.
+    Some(SocketAddr::new(host, port.extract::<u16>().ok()?))
 }

@@ -1,108 +1,56 @@
 //! Checks whether sockets may be used without calling their Python methods. They may not if a program replaced
 //! these methods. Creating or connecting a socket must also go through Python if there are audit hooks.
 
-use std::ffi::{c_char, c_int, c_void};
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pyo3::ffi::{self, PyObject, PyTypeObject};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
 
+use crate::event_loop::state::Loop;
 use crate::known::known;
-use pelton_cpython::object::{Owned, Result};
+use pelton_cpython::audit;
+pub(crate) use pelton_cpython::audit::is_audited;
+use pelton_cpython::call::OrRaise;
+use pelton_cpython::class::This;
+use pelton_cpython::object::Result;
 
-/// The version tag of `socket.socket` at which its methods were found to be the original ones; 0 if none.
+/// The version of `socket.socket` at which its methods were found to be the original ones; 0 if none.
 static ORIGINAL: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether all methods of `socket.socket` are the original ones.
-///
-/// CPython assigns a class a new version tag at the first use after a change. So this compares one number, and
-/// looks at the methods only if the number differs.
-///
-/// # Safety
-/// The interpreter lock is held.
+/// Returns whether all methods of `socket.socket` are the original ones. This compares one number, and looks at the methods only if the
+/// number differs.
 #[inline]
-pub(crate) unsafe fn methods_are_original() -> Result<bool> {
-    // SAFETY: the caller holds the lock, and the class is never freed.
-    unsafe {
-        let version = (*known().socket.cast::<PyTypeObject>()).tp_version_tag;
-        if version != 0 && version == ORIGINAL.load(Ordering::Relaxed) {
-            return Ok(true);
-        }
-        compare_methods()
+pub(crate) fn methods_are_original(py: Python<'_>) -> Result<bool> {
+    let version = audit::version(known().socket.bind(py));
+    if version != 0 && version == ORIGINAL.load(Ordering::Relaxed) {
+        return Ok(true);
     }
+    compare_methods(py).or_raise(py)
 }
 
 #[cold]
-unsafe fn compare_methods() -> Result<bool> {
-    let class = known().socket;
-    // SAFETY: the caller holds the lock. The class and the dictionary of its original methods are never freed, and
-    // nothing changes the dictionary.
-    unsafe {
-        let version = || (*class.cast::<PyTypeObject>()).tp_version_tag;
-        let mut position = 0;
-        let (mut name, mut original) = (null_mut(), null_mut());
-        let mut before = None;
-        while ffi::PyDict_Next(known().socket_methods, &mut position, &mut name, &mut original) != 0 {
-            let method = Owned::returned(ffi::PyObject_GetAttr(class, name))?;
-            if method.as_ptr() != original {
-                return Ok(false);
-            }
-            // The first lookup gave the class a version tag. If it differs at the end, the class changed meanwhile.
-            before.get_or_insert_with(version);
+fn compare_methods(py: Python<'_>) -> PyResult<bool> {
+    let class: &Bound<'_, PyType> = known().socket.bind(py);
+    let mut before = None;
+    for (name, original) in known().socket_methods.bind(py).cast::<PyDict>()?.iter() {
+        if !class.getattr(name.cast::<pyo3::types::PyString>()?)?.is(&original) {
+            return Ok(false);
         }
-        if before == Some(version()) {
-            ORIGINAL.store(version(), Ordering::Relaxed);
-        }
-        Ok(true)
+        // The first lookup gave the class a version. If it differs at the end, the class changed meanwhile.
+        before.get_or_insert_with(|| audit::version(class));
     }
-}
-
-unsafe extern "C" {
-    // Part of the documented C API; pyo3 does not declare it.
-    fn PySys_Audit(event: *const c_char, format: *const c_char, ...) -> c_int;
-}
-
-/// Converter for an event argument that always raises.
-unsafe extern "C" fn no_argument(_: *mut c_void) -> *mut PyObject {
-    // SAFETY: arguments are converted with the lock held.
-    unsafe { ffi::PyErr_SetNone(ffi::PyExc_RuntimeError) };
-    null_mut()
-}
-
-/// Returns whether there are audit hooks.
-///
-/// No function reports this. But the arguments of an event are converted only if there are hooks, and before any
-/// hook is called. So this raises an event whose argument cannot be converted. It fails if there are hooks, and
-/// calls none of them.
-///
-/// # Safety
-/// The interpreter lock is held, and no exception is set.
-pub(crate) unsafe fn is_audited() -> bool {
-    let converter: unsafe extern "C" fn(*mut c_void) -> *mut PyObject = no_argument;
-    // SAFETY: the caller holds the lock and has no exception set. "O&" takes a converter and its argument.
-    unsafe {
-        let outcome = PySys_Audit(c"pelton.probe".as_ptr(), c"O&".as_ptr(), converter, null_mut::<c_void>());
-        if outcome != 0 {
-            ffi::PyErr_Clear();
-        }
-        outcome != 0
+    if before == Some(audit::version(class)) {
+        ORIGINAL.store(audit::version(class), Ordering::Relaxed);
     }
+    Ok(true)
 }
 
 /// Returns whether methods are replaced or there are audit hooks.
-///
-/// # Safety
-/// As for [`is_audited`].
-pub(crate) unsafe fn is_guarded() -> Result<bool> {
-    // SAFETY: the caller holds the lock and has no exception set.
-    unsafe { Ok(!methods_are_original()? || is_audited()) }
+pub(crate) fn is_guarded(py: Python<'_>) -> Result<bool> {
+    Ok(!methods_are_original(py)? || is_audited(py))
 }
 
 /// `_sockets_are_guarded()`
-///
-/// # Safety
-/// As for [`is_audited`].
-pub(crate) unsafe fn are_guarded(_: *mut PyObject) -> Result<bool> {
-    // SAFETY: the caller holds the lock and has no exception set.
-    unsafe { is_guarded() }
+pub(crate) fn are_guarded(this: This<'_, '_, Loop>) -> Result<bool> {
+    is_guarded(this.py())
 }

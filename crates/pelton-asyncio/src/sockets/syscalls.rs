@@ -1,73 +1,25 @@
 //! Nonblocking system calls on sockets.
 
-use std::cell::UnsafeCell;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
 
 use crate::sockets::addresses::Peer;
-use pelton_cpython::object::{Owned, Result};
-
-/// Maximum size of one receive, as in asyncio.
-pub(crate) const RECEIVE: usize = 256 * 1024;
-
-/// A buffer for received data until it is copied into an object of the right size.
-///
-/// With a new object of [`RECEIVE`] bytes for each message, shrunk afterwards, the C library would map and unmap
-/// memory each time.
-///
-/// It is page-aligned. The kernel copies with `rep movsb`. On AMD's Zen 3 and 4 that takes up to five times as long if
-/// the destination is a few bytes further into a page than the source, and the source often starts at a page boundary.
-#[repr(align(4096))]
-struct ReceiveBuffer(UnsafeCell<[u8; RECEIVE]>);
-
-// SAFETY: it is only used with the interpreter lock held, which is not released between receiving and copying.
-unsafe impl Sync for ReceiveBuffer {}
-
-static SHARED: ReceiveBuffer = ReceiveBuffer(UnsafeCell::new([0; RECEIVE]));
+pub(crate) use pelton_cpython::buffer::RECEIVE;
+use pelton_cpython::buffer::with_shared;
+use pelton_cpython::descriptor::named as borrowed;
 
 /// Receives up to `wanted` bytes, at most [`RECEIVE`], as a `bytes` object.
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Result<Owned>> {
-    // SAFETY: the caller holds the lock, so nothing else uses the shared buffer before its bytes are copied.
-    unsafe {
-        let buffer = &mut shared_buffer()[..wanted.min(RECEIVE)];
-        let ((received, _), _) = rustix::net::recv(borrowed(fd)?, buffer, RecvFlags::DONTWAIT)?;
-        Ok(bytes_object(received))
-    }
-}
-
-/// Returns the shared buffer.
-///
-/// # Safety
-/// The interpreter lock is held. The caller copies the bytes that it receives before it calls anything that could receive again or
-/// release the lock, and then does not use the buffer any more.
-pub(crate) unsafe fn shared_buffer<'a>() -> &'a mut [MaybeUninit<u8>; RECEIVE] {
-    // SAFETY: the caller holds the lock, so nothing else uses the buffer.
-    unsafe { &mut *SHARED.0.get().cast() }
-}
-
-/// Creates a `bytes` object.
-fn bytes_object(bytes: &[u8]) -> Result<Owned> {
-    // SAFETY: pointer and length are those of a slice.
-    unsafe { Owned::returned(ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as _)) }
-}
-
-/// Returns a descriptor that Python code has named. It may be closed, or be another file by now.
-fn borrowed<'a>(fd: RawFd) -> io::Result<BorrowedFd<'a>> {
-    if fd < 0 {
-        return Err(Errno::BADF.into());
-    }
-    // SAFETY: the number is not -1. It is used for one system call, which fails if the descriptor is closed. Python code can do the
-    // same with any number.
-    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+pub(crate) fn receive_bytes(py: Python<'_>, fd: RawFd, wanted: usize) -> io::Result<Bound<'_, PyBytes>> {
+    with_shared(py, |buffer| {
+        let (count, _) = rustix::net::recv(borrowed(fd)?, &mut buffer[..wanted.min(RECEIVE)], RecvFlags::DONTWAIT)?;
+        Ok(PyBytes::new(py, &buffer[..count]))
+    })
 }
 
 /// Accepts a connection. Returns its descriptor, nonblocking and close-on-exec, and its address; `None` if no
@@ -98,14 +50,13 @@ fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Accepted> {
 
 /// Receives a datagram and its sender's address. Truncates datagrams larger than `room` or [`RECEIVE`]; no IP
 /// datagram is larger than the latter.
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn receive_datagram(fd: RawFd, room: usize) -> io::Result<(Result<Owned>, Peer)> {
-    // SAFETY: the caller holds the lock, so nothing else uses the shared buffer before its bytes are copied.
-    let buffer = unsafe { &mut shared_buffer()[..room.min(RECEIVE)] };
-    let ((received, _), _, from) = rustix::net::recvfrom(borrowed(fd)?, buffer, RecvFlags::DONTWAIT)?;
-    Ok((bytes_object(received), Peer::of(from.as_ref())))
+pub(crate) fn receive_datagram(py: Python<'_>, fd: RawFd, room: usize) -> io::Result<(Bound<'_, PyBytes>, Peer)> {
+    with_shared(py, |buffer| {
+        let buffer = &mut buffer[..room.min(RECEIVE)];
+        let (count, _, from) = rustix::net::recvfrom(borrowed(fd)?, &mut *buffer, RecvFlags::DONTWAIT)?;
+        // A datagram that was truncated may report its whole size.
+        Ok((PyBytes::new(py, &buffer[..count.min(buffer.len())]), Peer::of(from.as_ref())))
+    })
 }
 
 /// Sends a datagram to an address.
@@ -196,8 +147,8 @@ pub(crate) fn address(fd: RawFd, end: End) -> Peer {
 }
 
 /// Receives into `buffer`.
-pub(crate) fn receive(fd: RawFd, buffer: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-    Ok(rustix::net::recv(borrowed(fd)?, buffer, RecvFlags::DONTWAIT)?.0.0.len())
+pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(borrowed(fd)?, buffer, RecvFlags::DONTWAIT)?.0)
 }
 
 /// Sends one buffer, without a signal if the peer has disconnected.

@@ -1,293 +1,292 @@
 //! Creating stream transports: for accepted connections, for outgoing connections, and for sockets that the program
 //! connected.
 
-use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::ptr::null_mut;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 
 use pelton::{Accepted, Address};
-use pyo3::ffi::{self, PyMethodDef, PyObject};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PySystemExit, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::extra_info;
-use super::stream::{Connected, Kind, Stream, stream};
+use super::stream::{Connected, Kind, Stream, Transport};
 use crate::event_loop::scheduling;
-use crate::event_loop::state;
-use crate::known::known;
-use crate::readers::{self, Lent, Side};
+use crate::event_loop::state::{self, Loop};
+use crate::known::{known, name};
+use crate::readers::{self, Side};
 use crate::sockets::addresses::{self, Peer};
 use crate::sockets::syscalls::{self, Connecting, End, is_not_now};
 use crate::sockets::{guards, operations};
-use pelton_cpython::fields;
-use pelton_cpython::hidden;
-use pelton_cpython::object::{Owned, Raised, Result, check, raise, raise_io, replace};
-use pelton_cpython::{with_one_named, with_several, without_arguments};
+use pelton_cpython::arguments::Argument;
+use pelton_cpython::call::{Call, OrRaise, clear_raised, raise, raise_io, raised_a};
+use pelton_cpython::class::{self, Method, This};
+use pelton_cpython::descriptor::{self, Lent};
+use pelton_cpython::handles::context;
+use pelton_cpython::object::{Raised, Result};
+use pelton_cpython::{no_arguments, one_named_argument, several_arguments};
 
-pub(crate) fn methods() -> Vec<PyMethodDef> {
+pub(crate) fn methods() -> Vec<Method<Stream>> {
     vec![
-        with_several!(c"_open", open_socket, c"Start with a connected socket."),
-        without_arguments!(c"_start_reading", start_reading, c"Start receiving."),
-        with_one_named!(
+        several_arguments!(Stream, c"_open", open_socket, c"Start with a connected socket."),
+        no_arguments!(Stream, c"_start_reading", start_reading, c"Start receiving."),
+        one_named_argument!(
+            Stream,
             c"set_protocol",
-            known().names.protocol,
+            |py| name!(py, protocol),
             set_protocol,
             c"set_protocol($self, protocol)\n--\n\nSet a new protocol.",
         ),
     ]
 }
 
+/// Who a transport belongs to, and who waits for it.
+struct Others<'a, 'py> {
+    its_loop: &'a Bound<'py, PyAny>,
+    protocol: &'a Bound<'py, PyAny>,
+    waiter: Option<&'a Bound<'py, PyAny>>,
+    server: Option<&'a Bound<'py, PyAny>>,
+}
+
+fn given<'a, 'py>(argument: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyAny>> {
+    Some(argument).filter(|argument| !argument.is_none())
+}
+
 /// `transport._open(loop, sock, protocol, waiter, extra, server)`: called by the constructor.
-unsafe fn open_socket(
-    transport: *mut PyObject,
-    [loop_, sock, protocol, waiter, extra, server]: [*mut PyObject; 6],
+fn open_socket<'py>(
+    transport: Transport<'_, 'py>,
+    [its_loop, sock, protocol, waiter, extra, server]: [Argument<'_, 'py>; 6],
 ) -> Result<()> {
-    // SAFETY: Python keeps the transport and all arguments alive during the call.
-    unsafe {
-        if !state::is_loop(loop_) {
-            return Err(raise(ffi::PyExc_TypeError, c"a stream transport requires a pelton.Loop"));
-        }
-        let stream = stream(transport)?;
-        if (*stream).connection.is_some() {
-            return Err(raise(ffi::PyExc_RuntimeError, c"the transport is open already"));
-        }
-        let known = known();
-        let overrides = if ffi::Py_TYPE(sock).cast() == known.socket {
-            false
-        } else {
-            let overrides = Owned::returned(ffi::PyObject_CallOneArg(known.overrides, sock))?;
-            fields::truth(overrides.as_ptr())?
-        };
-        if overrides || ffi::PyObject_TypeCheck(sock, known.plain_socket) == 0 {
-            let message = c"a stream transport requires a socket that does not override methods";
-            return Err(raise(ffi::PyExc_TypeError, message));
-        }
-        let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known.names.fileno))?;
-        let fd = fields::whole(fd.as_ptr())? as c_int;
-        if fd < 0 {
-            return Err(raise_io(&io::Error::from_raw_os_error(libc::EBADF)));
-        }
-        let plain = ffi::Py_TYPE(sock).cast() == known.socket && guards::methods_are_original()?;
-        // Other classes may define their own addresses.
-        let address = |end| if plain { syscalls::address(fd, end) } else { Peer::Other };
-        (*stream).our_address = address(End::Ours);
-        (*stream).their_address = address(End::Theirs);
-        replace(&raw mut (*stream).sock, sock);
-        if extra != ffi::Py_None() {
-            extra_info::fill(stream, extra)?;
-            replace(&raw mut (*stream).extra, extra);
-        }
-        let attribute = |name| {
-            let value = Owned::returned(ffi::PyObject_GetAttr(sock, name))?;
-            Ok(fields::whole(value.as_ptr())? as c_int)
-        };
-        (*stream).kind = Kind { family: attribute(known.names.family)?, protocol: attribute(known.names.proto)? };
-        open(transport, stream, fd, [loop_, protocol, waiter, server])
+    let (py, known) = (transport.py(), known());
+    if !state::is_loop(&its_loop) {
+        return Err(raise::<PyTypeError>(py, "a stream transport requires a pelton.Loop"));
     }
+    let stream = transport.state()?;
+    if stream.connection.borrow().is_some() {
+        return Err(raise::<PyRuntimeError>(py, "the transport is open already"));
+    }
+    let is_plain = sock.get_type().is(known.socket.bind(py));
+    let overrides = !is_plain && known.overrides.bind(py).call_one(&sock)?.truth()?;
+    if overrides || !sock.is_instance(known.plain_socket.bind(py)).or_raise(py)? {
+        let message = "a stream transport requires a socket that does not override methods";
+        return Err(raise::<PyTypeError>(py, message));
+    }
+    let fd = sock.method(name!(py, fileno))?.whole()? as RawFd;
+    if fd < 0 {
+        return Err(raise_io(py, &io::Error::from_raw_os_error(libc::EBADF)));
+    }
+    let plain = is_plain && guards::methods_are_original(py)?;
+    // Other classes may define their own addresses.
+    let address = |end| if plain { syscalls::address(fd, end) } else { Peer::Other };
+    stream.our_address.set(address(End::Ours));
+    stream.their_address.set(address(End::Theirs));
+    stream.sock.set(sock.to_owned());
+    if let Some(extra) = given(&extra) {
+        extra_info::fill(stream, extra)?;
+        stream.extra.set(extra.clone());
+    }
+    let attribute = |name| Ok(sock.attribute(name)?.whole()? as i32);
+    stream.kind.set(Kind { family: attribute(name!(py, family))?, protocol: attribute(name!(py, proto))? });
+    let others = Others { its_loop: &its_loop, protocol: &protocol, waiter: given(&waiter), server: given(&server) };
+    open(transport, stream, fd, &others)
 }
 
 /// `loop._open_stream(fd, family, protocol, waiter)`: creates a transport for a connected TCP socket and takes over
 /// the descriptor.
-pub(crate) unsafe fn open_descriptor(
-    loop_: *mut PyObject,
-    [fd, family, protocol, waiter]: [*mut PyObject; 4],
-) -> Result<Owned> {
-    // SAFETY: Python keeps the loop and all arguments alive during the call. `pelton._loop` passes a descriptor
-    // that `connect` returned and that nothing else owns.
-    unsafe {
-        let fd = fields::whole(fd)?;
-        if !(0..=c_int::MAX.into()).contains(&fd) {
-            return Err(raise(ffi::PyExc_ValueError, c"the descriptor is out of range"));
-        }
-        let own = OwnedFd::from_raw_fd(fd as c_int);
-        let kind = Kind { family: fields::whole(family)? as c_int, protocol: libc::IPPROTO_TCP };
-        let peer = syscalls::address(own.as_raw_fd(), End::Theirs);
-        open_own(own, kind, peer, [loop_, protocol, waiter, ffi::Py_None()])
-    }
+pub(crate) fn open_descriptor<'py>(
+    this: This<'_, 'py, Loop>,
+    [fd, family, protocol, waiter]: [Argument<'_, 'py>; 4],
+) -> Result<Bound<'py, PyAny>> {
+    // `pelton._loop` passes a descriptor that `connect` returned and that nothing else owns.
+    let Some(own) = descriptor::take_over(fd.whole()?) else {
+        return Err(raise::<PyValueError>(this.py(), "the descriptor is out of range"));
+    };
+    let kind = Kind { family: family.whole()? as i32, protocol: libc::IPPROTO_TCP };
+    let peer = syscalls::address(own.as_raw_fd(), End::Theirs);
+    let others = Others { its_loop: &this, protocol: &protocol, waiter: given(&waiter), server: None };
+    open_own(own, kind, peer, &others)
 }
 
 /// Creates a transport for a connected descriptor.
-unsafe fn open_own(own: OwnedFd, kind: Kind, peer: Peer, others: [*mut PyObject; 4]) -> Result<Owned> {
-    // SAFETY: the caller guarantees that `others` are alive. `Stream` is the state of this type.
-    unsafe {
-        let transport = hidden::allocate::<Stream>(hidden::object_type::<Stream>())?;
-        let stream = stream(transport.as_ptr())?;
-        let fd = own.as_raw_fd();
-        (*stream).kind = kind;
-        (*stream).our_address = syscalls::address(fd, End::Ours);
-        (*stream).their_address = peer;
-        (*stream).own = Some(own);
-        open(transport.as_ptr(), stream, fd, others)?;
-        Ok(transport)
-    }
+fn open_own<'py>(own: OwnedFd, kind: Kind, peer: Peer, others: &Others<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    let transport = class::instance::<Stream>(others.its_loop.py())?;
+    let Some(this) = This::<Stream>::of(&transport) else { return Ok(transport) };
+    let stream = this.state()?;
+    let fd = own.as_raw_fd();
+    stream.kind.set(kind);
+    stream.our_address.set(syscalls::address(fd, End::Ours));
+    stream.their_address.set(peer);
+    *stream.own.borrow_mut() = Some(own);
+    open(this, stream, fd, others)?;
+    Ok(transport)
 }
 
 /// Starts a transport whose socket is in place.
-unsafe fn open(
-    transport: *mut PyObject,
-    stream: *mut Stream,
-    fd: c_int,
-    [loop_, protocol, waiter, server]: [*mut PyObject; 4],
+fn open<'py>(transport: Transport<'_, 'py>, stream: &Stream, fd: RawFd, others: &Others<'_, 'py>) -> Result<()> {
+    let py = transport.py();
+    let &Others { its_loop, protocol, waiter, server } = others;
+    stream.fd.set(fd);
+    stream.its_loop.set(its_loop.clone());
+    if matches!(stream.our_address.get(), Peer::Other) || matches!(stream.their_address.get(), Peer::Other) {
+        describe(py, stream).or_raise(py)?;
+    }
+    let lent = Lent::new(fd);
+    let sock = stream.sock.get(py).filter(|sock| sock.is_instance(known().plain_socket.bind(py)).unwrap_or(false));
+    if let Some(sock) = sock {
+        lent.set_socket(&sock, known().fileno.bind(py));
+    }
+    let state = state::of(its_loop)?;
+    let id = match readers::adopt(py, state, fd, &lent) {
+        Ok(id) => id,
+        Err(Raised) => {
+            lent.end(py);
+            return Err(Raised);
+        }
+    };
+    *stream.connection.borrow_mut() = Some(Connected { id, state: Rc::downgrade(state) });
+    *stream.lent.borrow_mut() = Some(lent);
+    set_protocol(transport, protocol.as_borrowed())?;
+    if let Some(server) = server {
+        attach(server, &transport, name!(py, _attach))?;
+        stream.server.set(server.clone());
+    }
+    remember(state, &transport, fd)?;
+    if stream.kind.get().is_tcp() {
+        // On some systems this fails if the peer has already disconnected. Reading will report that.
+        let _ = syscalls::set_no_delay(fd);
+    }
+    stream.gone.set(false);
+    scheduling::soon(its_loop, &protocol.attribute(name!(py, connection_made))?, &[transport.as_borrowed()])?;
+    // After `connection_made`.
+    scheduling::soon(its_loop, &transport.attribute(name!(py, _start_reading))?, &[])?;
+    if let Some(waiter) = waiter {
+        let none = py.None().into_bound(py);
+        let settle = known().set_result_unless_cancelled.bind(py);
+        scheduling::soon(its_loop, settle, &[waiter.as_borrowed(), none.as_borrowed()])?;
+    }
+    Ok(())
+}
+
+/// Asks the socket object for what `get_extra_info` returns, for address families that only Python can represent.
+fn describe(py: Python<'_>, stream: &Stream) -> PyResult<()> {
+    let sock = extra_info::socket_object(py, stream)?;
+    let extra = known().describe_socket.bind(py).call1((sock,))?.cast_into::<PyDict>()?;
+    match stream.extra.get(py) {
+        Some(given) => {
+            let given = given.cast_into::<PyDict>()?;
+            given.update_if_missing(extra.as_mapping())?;
+            let name = name!(py, sockname);
+            let ours = extra.get_item(name)?;
+            given.set_item(name, ours)
+        }
+        None => {
+            stream.extra.set(extra.into_any());
+            Ok(())
+        }
+    }
+}
+
+/// Calls `server._attach` or `server._detach`, which take the transport as an argument since Python 3.13.
+pub(super) fn attach<'py>(
+    server: &Bound<'py, PyAny>,
+    transport: &Bound<'py, PyAny>,
+    name: &Bound<'py, pyo3::types::PyString>,
 ) -> Result<()> {
-    // SAFETY: the caller guarantees that all are alive and holds references to them.
-    unsafe {
-        (*stream).fd = fd;
-        replace(&raw mut (*stream).loop_, loop_);
-        if matches!((*stream).our_address, Peer::Other) || matches!((*stream).their_address, Peer::Other) {
-            // Address families that only Python can represent.
-            let sock = extra_info::socket_object(stream)?;
-            let extra = Owned::returned(ffi::PyObject_CallOneArg(known().describe_socket, sock.as_ptr()))?;
-            if !(*stream).extra.is_null() {
-                let given = Owned::new_reference((*stream).extra);
-                check(ffi::PyDict_Merge(given.as_ptr(), extra.as_ptr(), 0))?;
-                let name = known().names.sockname;
-                let ours = Owned::new_reference(ffi::PyDict_GetItemWithError(extra.as_ptr(), name));
-                check(ffi::PyDict_SetItem(given.as_ptr(), name, ours.as_ptr()))?;
-            } else {
-                (*stream).extra = extra.into_ptr();
-            }
-        }
-        let lent = Lent::new(fd);
-        if !(*stream).sock.is_null() && ffi::PyObject_TypeCheck((*stream).sock, known().plain_socket) != 0 {
-            lent.set_socket((*stream).sock);
-        }
-        let core = state::of(loop_)?;
-        (*stream).connection = Some(Connected { id: readers::adopt(core, fd, &lent)?, core });
-        (*stream).lent = Some(lent);
-        set_protocol(transport, protocol)?;
-        if server != ffi::Py_None() {
-            let arguments = [server, transport];
-            let count = if known().servers_know_transports { 2 } else { 1 };
-            let name = known().names._attach;
-            drop(Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), count, null_mut()))?);
-            replace(&raw mut (*stream).server, server);
-        }
-        remember(loop_, transport, fd)?;
-        if (*stream).kind.is_tcp() {
-            // On some systems this fails if the peer has already disconnected. Reading will report that.
-            let _ = syscalls::set_no_delay(fd);
-        }
-        (*stream).gone = false;
-        let made = Owned::returned(ffi::PyObject_GetAttr(protocol, known().names.connection_made))?;
-        scheduling::soon(loop_, made.as_ptr(), &[transport])?;
-        // After `connection_made`.
-        let reading = Owned::returned(ffi::PyObject_GetAttr(transport, known().names._start_reading))?;
-        scheduling::soon(loop_, reading.as_ptr(), &[])?;
-        if waiter != ffi::Py_None() {
-            scheduling::soon(loop_, known().set_result_unless_cancelled, &[waiter, ffi::Py_None()])?;
-        }
-        Ok(())
+    if known().servers_know_transports {
+        server.method_one(name, transport).map(drop)
+    } else {
+        server.method(name).map(drop)
     }
 }
 
 /// Adds a weak reference to `loop._transports`, where `add_reader` and similar methods check for it.
-unsafe fn remember(loop_: *mut PyObject, transport: *mut PyObject, fd: c_int) -> Result<()> {
-    // SAFETY: the caller guarantees that both are alive.
-    unsafe {
-        let core = state::of(loop_)?;
-        if (*core).transports.is_null() {
-            return Ok(());
-        }
-        let transports = Owned::new_reference((*core).transports);
-        let fd = Owned::returned(ffi::PyLong_FromLong(fd.into()))?;
-        let reference = Owned::returned(ffi::PyWeakref_NewRef(transport, null_mut()))?;
-        check(ffi::PyDict_SetItem(transports.as_ptr(), fd.as_ptr(), reference.as_ptr()))
-    }
+fn remember(state: &state::LoopState, transport: &Bound<'_, PyAny>, fd: RawFd) -> Result<()> {
+    let py = transport.py();
+    let Some(transports) = state.transports.get(py) else { return Ok(()) };
+    let Ok(transports) = transports.cast::<PyDict>() else { return Ok(()) };
+    transports.set_item(fd, transport.weak()?).or_raise(py)
 }
 
-unsafe fn set_protocol(transport: *mut PyObject, protocol: *mut PyObject) -> Result<()> {
-    // SAFETY: Python keeps the transport and the protocol alive during the call.
-    unsafe {
-        let buffered = ffi::PyObject_IsInstance(protocol, known().buffered_protocol);
-        check(buffered)?;
-        let stream = stream(transport)?;
-        (*stream).buffered = buffered == 1;
-        (*stream).connected = true;
-        replace(&raw mut (*stream).protocol, protocol);
-        Ok(())
-    }
+fn set_protocol<'py>(transport: Transport<'_, 'py>, protocol: Argument<'_, 'py>) -> Result<()> {
+    let buffered = protocol.is_of(known().buffered_protocol.bind(transport.py()))?;
+    let stream = transport.state()?;
+    stream.buffered.set(buffered);
+    stream.connected.set(true);
+    stream.protocol.assign(transport.py(), Some(protocol));
+    Ok(())
 }
 
-unsafe fn start_reading(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: Python keeps the transport alive during the call. It owns a reference to its loop until it is closed,
-    // and a missing loop is checked.
-    unsafe {
-        let stream = stream(transport)?;
-        if (*stream).closing || (*stream).paused || (*stream).loop_.is_null() {
-            return Ok(());
-        }
-        watch(transport, stream, Side::Reader)
+fn start_reading(transport: Transport<'_, '_>) -> Result<()> {
+    let stream = transport.state()?;
+    if stream.closing.get() || stream.paused.get() || stream.its_loop.is_empty() {
+        return Ok(());
     }
+    watch(transport, stream, Side::Reader)
 }
 
 /// Calls the transport when its socket is ready.
-///
-/// # Safety
-/// `stream` is the state of `transport`, which is alive.
-pub(crate) unsafe fn watch(transport: *mut PyObject, stream: *mut Stream, side: Side) -> Result<()> {
-    // SAFETY: the caller guarantees that `transport` is alive and that `stream` is its state.
-    unsafe {
-        if (*stream).loop_.is_null() {
-            return Err(raise(ffi::PyExc_RuntimeError, c"the transport has no event loop"));
-        }
-        let loop_ = Owned::new_reference((*stream).loop_);
-        let name = if side == Side::Reader { known().names._read_ready } else { known().names._write_ready };
-        let ready = Owned::returned(ffi::PyObject_GetAttr(transport, name))?;
-        readers::add_number(loop_.as_ptr(), (*stream).fd, side, ready.as_ptr(), &[]).map(drop)
-    }
+pub(crate) fn watch(transport: Transport<'_, '_>, stream: &Stream, side: Side) -> Result<()> {
+    let py = transport.py();
+    let name = if side == Side::Reader { name!(py, _read_ready) } else { name!(py, _write_ready) };
+    let ready = transport.attribute(name)?;
+    let watched = stream.with_loop(py, |its_loop, state| {
+        readers::add_number(its_loop, state, stream.fd.get(), side, &ready, &[]).map(drop)
+    })?;
+    watched.ok_or_else(|| raise::<PyRuntimeError>(py, "the transport has no event loop"))
 }
 
 /// `loop._accept_streams(fd, family, number, protocol_factory, server, most)`: accepts pending connections, at most
 /// `most`. Returns false if the reactor does not have the listener.
-pub(crate) unsafe fn accept(
-    loop_: *mut PyObject,
-    [listener, family, number, factory, server, most]: [*mut PyObject; 6],
+pub(crate) fn accept<'py>(
+    this: This<'_, 'py, Loop>,
+    [listener, family, number, factory, server, most]: [Argument<'_, 'py>; 6],
 ) -> Result<bool> {
-    // SAFETY: Python keeps the loop and all arguments alive during the call.
-    unsafe {
-        let listener = fields::whole(listener)? as c_int;
-        let kind = Kind { family: fields::whole(family)? as c_int, protocol: fields::whole(number)? as c_int };
-        let most = fields::whole(most)?;
-        let core = state::of(loop_)?;
-        if !readers::has_listener(core, listener) {
-            return Ok(false);
+    let py = this.py();
+    let listener = listener.whole()? as RawFd;
+    let kind = Kind { family: family.whole()? as i32, protocol: number.whole()? as i32 };
+    let most = most.whole()?;
+    let state = this.state()?;
+    if !readers::has_listener(state, listener) {
+        return Ok(false);
+    }
+    // Accept everything before creating the first protocol. Its factory may close the listener.
+    let mut connections = Vec::new();
+    let failed = readers::with_listener(py, state, listener, |reactor, id| {
+        for _ in 0..most {
+            connections.push(reactor.accept(id)?);
         }
-        // Accept everything before creating the first protocol. Its factory may close the listener.
-        let mut connections = Vec::new();
-        let failed = readers::with_listener(core, listener, |reactor, id| {
-            for _ in 0..most {
-                connections.push(reactor.accept(id)?);
-            }
-            Ok(())
-        })?;
-        for Accepted { socket, from } in connections {
-            let Ok(own) = socket.into_fd() else { continue };
-            accepted(own, kind, peer(from), [loop_, factory, server])?;
-        }
-        match failed {
-            Err(error) if !is_over_for_now(&error) => Err(raise_io(&error)),
-            _ => Ok(true),
-        }
+        Ok(())
+    })?;
+    for Accepted { socket, from } in connections {
+        let Ok(own) = socket.into_fd() else { continue };
+        accepted(own, kind, peer(from), &this, &factory, given(&server))?;
+    }
+    match failed {
+        Err(error) if !is_over_for_now(&error) => Err(raise_io(py, &error)),
+        _ => Ok(true),
     }
 }
 
 /// `loop._accept_one(fd, kind)`: accepts a connection, for which TLS is started in Python. Returns a socket object and an address,
 /// `None` if there is none now, and `NotImplemented` if the reactor does not have the listener.
-pub(crate) unsafe fn accept_one(loop_: *mut PyObject, [listener, kind]: [*mut PyObject; 2]) -> Result<Owned> {
-    // SAFETY: Python keeps the loop and all arguments alive during the call.
-    unsafe {
-        let listener = fields::whole(listener)? as c_int;
-        let core = state::of(loop_)?;
-        if !readers::has_listener(core, listener) {
-            return Ok(Owned::new_reference(ffi::Py_NotImplemented()));
-        }
-        match readers::with_listener(core, listener, |reactor, id| reactor.accept(id))? {
-            Ok(Accepted { socket, from }) => match socket.into_fd() {
-                Ok(own) => operations::accepted(own, &peer(from), kind),
-                Err(_) => Ok(Owned::new_reference(ffi::Py_None())),
-            },
-            Err(error) if is_over_for_now(&error) => Ok(Owned::new_reference(ffi::Py_None())),
-            Err(error) => Err(raise_io(&error)),
-        }
+pub(crate) fn accept_one<'py>(
+    this: This<'_, 'py, Loop>,
+    [listener, kind]: [Argument<'_, 'py>; 2],
+) -> Result<Option<Bound<'py, PyAny>>> {
+    let py = this.py();
+    let listener = listener.whole()? as RawFd;
+    let state = this.state()?;
+    if !readers::has_listener(state, listener) {
+        return Ok(Some(py.NotImplemented().into_bound(py)));
+    }
+    match readers::with_listener(py, state, listener, |reactor, id| reactor.accept(id))? {
+        Ok(Accepted { socket, from }) => match socket.into_fd() {
+            Ok(own) => operations::accepted(own, &peer(from), &kind).map(Some),
+            Err(_) => Ok(None),
+        },
+        Err(error) if is_over_for_now(&error) => Ok(None),
+        Err(error) => Err(raise_io(py, &error)),
     }
 }
 
@@ -306,70 +305,59 @@ fn is_over_for_now(error: &io::Error) -> bool {
 
 /// Creates a protocol and a transport for a connection. If that fails, the connection is closed. asyncio reports
 /// the error in debug mode only, and in debug mode this function is not called.
-unsafe fn accepted(own: OwnedFd, kind: Kind, peer: Peer, [loop_, factory, server]: [*mut PyObject; 3]) -> Result<()> {
-    // SAFETY: the caller guarantees that all are alive. Without TLS there is no handshake to wait for, so unlike asyncio
-    // this needs no task. A task would have its own context, so this enters a copy: variables that a factory sets must
-    // not be visible to the next connection.
-    let outcome = unsafe {
-        Owned::returned(ffi::PyContext_CopyCurrent()).and_then(|context| {
-            check(ffi::PyContext_Enter(context.as_ptr()))?;
-            let opened = Owned::returned(ffi::PyObject_CallNoArgs(factory)).and_then(|protocol| {
-                let others = [loop_, protocol.as_ptr(), ffi::Py_None(), server];
-                open_own(own, kind, peer, others).map(drop)
-            });
-            check(ffi::PyContext_Exit(context.as_ptr())).and(opened)
-        })
-    };
+///
+/// Without TLS there is no handshake to wait for, so unlike asyncio this needs no task. A task would have its own context, so this enters a
+/// copy: variables that a factory sets must not be visible to the next connection.
+fn accepted<'py>(
+    own: OwnedFd,
+    kind: Kind,
+    peer: Peer,
+    its_loop: &Bound<'py, PyAny>,
+    factory: &Bound<'py, PyAny>,
+    server: Option<&Bound<'py, PyAny>>,
+) -> Result<()> {
+    let py = its_loop.py();
+    let outcome = context::copy_of_current(py).and_then(|context| {
+        context::enter(&context)?;
+        let opened = factory.call_none().and_then(|protocol| {
+            open_own(own, kind, peer, &Others { its_loop, protocol: &protocol, waiter: None, server }).map(drop)
+        });
+        context::exit(&context).and(opened)
+    });
     outcome.or_else(|Raised| {
-        // SAFETY: an exception is set, and the lock is held.
-        unsafe {
-            if ffi::PyErr_ExceptionMatches(ffi::PyExc_SystemExit) != 0
-                || ffi::PyErr_ExceptionMatches(ffi::PyExc_KeyboardInterrupt) != 0
-            {
-                return Err(Raised);
-            }
-            ffi::PyErr_Clear();
-            Ok(())
+        if raised_a::<PySystemExit>(py) || raised_a::<PyKeyboardInterrupt>(py) {
+            return Err(Raised);
         }
+        clear_raised(py);
+        Ok(())
     })
 }
 
 /// `loop._start_connecting(host, port)`: returns the descriptor, the family, and the result of the attempt: `None`
 /// while it is in progress, otherwise as for [`connect_outcome`]. Returns `None` if the host needs name resolution.
-pub(crate) unsafe fn connect(_: *mut PyObject, [host, port]: [*mut PyObject; 2]) -> Result<Owned> {
-    // SAFETY: Python keeps both arguments alive during the call.
-    unsafe {
-        let Some(address) = addresses::host_and_port(host, port)? else {
-            return Ok(Owned::new_reference(ffi::Py_None()));
-        };
-        let (own, connecting) = syscalls::new_connection(address).map_err(|error| raise_io(&error))?;
-        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let outcome = outcome(&connecting)?;
-        let answer = ffi::Py_BuildValue(c"(iiO)".as_ptr(), own.as_raw_fd(), family, outcome.as_ptr());
-        let answer = Owned::returned(answer)?;
-        // Python owns the descriptor from here on.
-        let _ = own.into_raw_fd();
-        Ok(answer)
-    }
+pub(crate) fn connect<'py>(
+    this: This<'_, 'py, Loop>,
+    [host, port]: [Argument<'_, 'py>; 2],
+) -> Result<Option<Bound<'py, PyAny>>> {
+    let py = this.py();
+    let Some(address) = addresses::host_and_port(&host, &port) else { return Ok(None) };
+    let (own, connecting) = syscalls::new_connection(address).map_err(|error| raise_io(py, &error))?;
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let answer = (own.as_raw_fd(), family, outcome(py, &connecting)?).into_pyobject(py).or_raise(py)?;
+    // Python owns the descriptor from here on.
+    let _ = own.into_raw_fd();
+    Ok(Some(answer.into_any()))
 }
 
 /// Converts the result of a connection attempt for Python.
-///
-/// # Safety
-/// The lock is held.
-pub(crate) unsafe fn outcome(connecting: &Connecting) -> Result<Owned> {
-    // SAFETY: the caller guarantees that the lock is held.
-    unsafe {
-        match connecting {
-            Connecting::InProgress => Ok(Owned::new_reference(ffi::Py_None())),
-            Connecting::Finished(error) => Owned::returned(ffi::PyLong_FromLong((*error).into())),
-        }
+pub(crate) fn outcome<'py>(py: Python<'py>, connecting: &Connecting) -> Result<Bound<'py, PyAny>> {
+    match connecting {
+        Connecting::InProgress => Ok(py.None().into_bound(py)),
+        Connecting::Finished(error) => error.into_pyobject(py).or_raise(py).map(Bound::into_any),
     }
 }
 
 /// `loop._connect_outcome(fd)`: the error number of the attempt, or 0.
-pub(crate) unsafe fn connect_outcome(_: *mut PyObject, fd: *mut PyObject) -> Result<usize> {
-    // SAFETY: Python keeps the argument alive during the call.
-    let fd = unsafe { fields::whole(fd)? } as c_int;
-    syscalls::connect_outcome(fd).map(|error| error as usize).map_err(|error| raise_io(&error))
+pub(crate) fn connect_outcome<'py>(this: This<'_, 'py, Loop>, fd: Argument<'_, 'py>) -> Result<i32> {
+    syscalls::connect_outcome(fd.whole()? as RawFd).map_err(|error| raise_io(this.py(), &error))
 }

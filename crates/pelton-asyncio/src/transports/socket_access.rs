@@ -3,114 +3,88 @@
 //! Sockets of a class that overrides such methods have asyncio's own transport.
 
 use std::io;
-use std::ptr::null_mut;
 
-use pyo3::ffi::{self, Py_ssize_t, PyObject};
+use pyo3::exceptions::{PyBlockingIOError, PyBufferError, PyInterruptedError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::extra_info;
 use super::stream::Stream;
-use crate::known::known;
+use crate::known::name;
 use crate::sockets::guards;
 use crate::sockets::syscalls::RECEIVE;
-use pelton_cpython::fields;
-use pelton_cpython::object::{Owned, Raised, Result, raise};
+use pelton_cpython::call::{Call, OrRaise, clear_raised, raise, raised_a};
+use pelton_cpython::object::{Raised, Result};
 
 /// Returns the socket object if its methods must be called. A transport that is closed has none.
-///
-/// # Safety
-/// `stream` is the state of a live transport.
 #[inline]
-pub(crate) unsafe fn replaced(stream: *mut Stream) -> Result<Option<Owned>> {
-    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
-    unsafe {
-        if guards::methods_are_original()? {
-            return Ok(None);
-        }
-        if (*stream).own.is_none() && ((*stream).gone || (*stream).sock.is_null()) {
-            return Ok(None);
-        }
-        extra_info::socket_object(stream).map(Some)
+pub(crate) fn replaced<'py>(py: Python<'py>, stream: &Stream) -> Result<Option<Bound<'py, PyAny>>> {
+    if guards::methods_are_original(py)? {
+        return Ok(None);
     }
+    if stream.own.borrow().is_none() && (stream.gone.get() || stream.sock.is_empty()) {
+        return Ok(None);
+    }
+    extra_info::socket_object(py, stream).map(Some)
 }
 
 /// Calls a method. Turns the exceptions for a socket that is not ready into `WouldBlock`.
-unsafe fn call(sock: &Owned, method: *mut PyObject, argument: *mut PyObject) -> Result<io::Result<Owned>> {
-    // SAFETY: `sock` is an owned reference, method names are never freed, and the callers guarantee that `argument`
-    // is alive.
-    unsafe {
-        let arguments = [sock.as_ptr(), argument];
-        let answer = ffi::PyObject_VectorcallMethod(method, arguments.as_ptr(), 2, null_mut());
-        Owned::returned(answer).map(Ok).or_else(|Raised| {
-            if ffi::PyErr_ExceptionMatches(ffi::PyExc_BlockingIOError) == 0
-                && ffi::PyErr_ExceptionMatches(ffi::PyExc_InterruptedError) == 0
-            {
-                return Err(Raised);
-            }
-            ffi::PyErr_Clear();
-            Ok(Err(io::ErrorKind::WouldBlock.into()))
-        })
-    }
+fn call<'py>(
+    sock: &Bound<'py, PyAny>,
+    method: &Bound<'py, PyString>,
+    argument: &Bound<'py, PyAny>,
+) -> Result<io::Result<Bound<'py, PyAny>>> {
+    let py = sock.py();
+    sock.method_one(method, argument).map(Ok).or_else(|Raised| {
+        if !raised_a::<PyBlockingIOError>(py) && !raised_a::<PyInterruptedError>(py) {
+            return Err(Raised);
+        }
+        clear_raised(py);
+        Ok(Err(io::ErrorKind::WouldBlock.into()))
+    })
 }
 
 /// Converts the result of such a call to a number of bytes. A number out of range, which only a broken method
 /// returns, is clamped.
-unsafe fn count(answer: Result<io::Result<Owned>>, most: usize) -> Result<io::Result<usize>> {
-    let answer = match answer? {
-        Ok(answer) => answer,
-        Err(error) => return Ok(Err(error)),
-    };
-    // SAFETY: `answer` is an owned reference.
-    let count = unsafe { fields::whole(answer.as_ptr())? };
-    Ok(Ok((count.max(0) as usize).min(most)))
-}
-
-/// `sock.recv(size)`: returns its result unchanged.
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn receive(sock: &Owned) -> Result<io::Result<Owned>> {
-    // SAFETY: both are owned references, and the caller holds the lock.
-    unsafe {
-        let size = Owned::returned(ffi::PyLong_FromSize_t(RECEIVE))?;
-        call(sock, known().names.recv, size.as_ptr())
+fn count(answer: Result<io::Result<Bound<'_, PyAny>>>, most: usize) -> Result<io::Result<usize>> {
+    match answer? {
+        Ok(answer) => Ok(Ok((answer.whole()?.max(0) as usize).min(most))),
+        Err(error) => Ok(Err(error)),
     }
 }
 
+/// `sock.recv(size)`: returns its result unchanged.
+pub(crate) fn receive<'py>(sock: &Bound<'py, PyAny>) -> Result<io::Result<Bound<'py, PyAny>>> {
+    let py = sock.py();
+    let size = RECEIVE.into_pyobject(py).or_raise(py)?;
+    call(sock, name!(py, recv), &size)
+}
+
 /// `sock.recv_into(buffer)` for a buffer of `len` bytes: returns how many were received.
-///
-/// # Safety
-/// `buffer` is alive.
-pub(crate) unsafe fn receive_into(sock: &Owned, buffer: *mut PyObject, len: usize) -> Result<io::Result<usize>> {
-    // SAFETY: the caller guarantees that `buffer` is alive.
-    unsafe { count(call(sock, known().names.recv_into, buffer), len) }
+pub(crate) fn receive_into<'py>(
+    sock: &Bound<'py, PyAny>,
+    buffer: &Bound<'py, PyAny>,
+    len: usize,
+) -> Result<io::Result<usize>> {
+    count(call(sock, name!(sock.py(), recv_into), buffer), len)
 }
 
 /// Receives into a buffer, as asyncio does for TLS, and returns a `bytes` object.
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn receive_copy(sock: &Owned) -> Result<io::Result<Owned>> {
-    // SAFETY: the method may have done anything with the buffer, so its size is checked again after the call and
-    // before its bytes are copied.
-    unsafe {
-        let buffer = Owned::returned(ffi::PyByteArray_FromStringAndSize(std::ptr::null(), RECEIVE as Py_ssize_t))?;
-        let received = match receive_into(sock, buffer.as_ptr(), RECEIVE)? {
-            Ok(received) => received,
-            Err(error) => return Ok(Err(error)),
-        };
-        if received as Py_ssize_t > ffi::PyByteArray_Size(buffer.as_ptr()) {
-            return Err(raise(ffi::PyExc_BufferError, c"recv_into() changed the size of its buffer"));
-        }
-        let start = ffi::PyByteArray_AsString(buffer.as_ptr());
-        Owned::returned(ffi::PyBytes_FromStringAndSize(start, received as Py_ssize_t)).map(Ok)
+pub(crate) fn receive_copy<'py>(sock: &Bound<'py, PyAny>) -> Result<io::Result<Bound<'py, PyBytes>>> {
+    let py = sock.py();
+    let buffer = PyByteArray::new(py, &vec![0; RECEIVE]);
+    let received = match receive_into(sock, &buffer, RECEIVE)? {
+        Ok(received) => received,
+        Err(error) => return Ok(Err(error)),
+    };
+    // The method may have done anything with the buffer.
+    match buffer.to_vec().get(..received) {
+        Some(received) => Ok(Ok(PyBytes::new(py, received))),
+        None => Err(raise::<PyBufferError>(py, "recv_into() changed the size of its buffer")),
     }
 }
 
 /// `sock.send(data)` for `len` bytes: returns how many were sent.
-///
-/// # Safety
-/// `data` is alive.
-pub(crate) unsafe fn send(sock: &Owned, data: *mut PyObject, len: usize) -> Result<io::Result<usize>> {
-    // SAFETY: the caller guarantees that `data` is alive.
-    unsafe { count(call(sock, known().names.send, data), len) }
+pub(crate) fn send<'py>(sock: &Bound<'py, PyAny>, data: &Bound<'py, PyAny>, len: usize) -> Result<io::Result<usize>> {
+    count(call(sock, name!(sock.py(), send), data), len)
 }

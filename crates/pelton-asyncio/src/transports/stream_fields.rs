@@ -1,107 +1,84 @@
 //! Attributes of a stream transport that asyncio's own methods use too.
 
-use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
-
-use pyo3::ffi::{self, PyObject};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
 
 use super::extra_info;
-use super::stream::{Stream, stream};
+use super::stream::{Stream, Transport};
 use crate::event_loop::state;
-use pelton_cpython::hidden;
-use pelton_cpython::methods::answer;
-use pelton_cpython::object::{Owned, none, or_none, raise, replace, status};
-use pelton_cpython::panic::guard;
-use pelton_cpython::types::{attribute, attributes as table};
-use pelton_cpython::{flag, number, reference};
+use pelton_cpython::arguments::Argument;
+use pelton_cpython::call::raise;
+use pelton_cpython::class::Attribute;
+use pelton_cpython::object::Result;
+use pelton_cpython::{accessed, flag_field, number_field, slot_field};
 
-/// Returns the table of attributes.
-pub(crate) fn attributes() -> *mut c_void {
-    table(vec![
-        attribute(c"_loop", get_loop, Some(set_loop)),
-        reference!(c"_protocol", stream, protocol),
-        reference!(c"_server", stream, server),
-        reference!(c"_empty_waiter", stream, empty_waiter),
-        number!(c"_sock_fd", stream, fd),
-        number!(c"_conn_lost", stream, conn_lost),
-        number!(c"_high_water", stream, high_water),
-        number!(c"_low_water", stream, low_water),
-        flag!(c"_closing", stream, closing),
-        flag!(c"_paused", stream, paused),
-        flag!(c"_eof", stream, eof),
-        flag!(c"_buffered", stream, buffered),
-        flag!(c"_protocol_connected", stream, connected),
-        flag!(c"_protocol_paused", stream, protocol_paused),
-        attribute(c"_sock", get_sock, Some(set_sock)),
-        attribute(c"_extra", get_extra, Some(set_extra)),
-        attribute(c"_buffer", get_buffer, Some(set_buffer)),
-    ])
+/// Returns the attributes.
+pub(crate) fn attributes() -> Vec<Attribute<Stream>> {
+    vec![
+        accessed!(Stream, c"_loop", get_loop, set_loop),
+        slot_field!(Stream, c"_protocol", protocol),
+        slot_field!(Stream, c"_server", server),
+        slot_field!(Stream, c"_empty_waiter", empty_waiter),
+        number_field!(Stream, c"_sock_fd", fd),
+        number_field!(Stream, c"_conn_lost", conn_lost),
+        number_field!(Stream, c"_high_water", high_water),
+        number_field!(Stream, c"_low_water", low_water),
+        flag_field!(Stream, c"_closing", closing),
+        flag_field!(Stream, c"_paused", paused),
+        flag_field!(Stream, c"_eof", eof),
+        flag_field!(Stream, c"_buffered", buffered),
+        flag_field!(Stream, c"_protocol_connected", connected),
+        flag_field!(Stream, c"_protocol_paused", protocol_paused),
+        accessed!(Stream, c"_sock", get_sock, set_sock),
+        accessed!(Stream, c"_extra", get_extra, set_extra),
+        accessed!(Stream, c"_buffer", get_buffer, set_buffer),
+    ]
 }
 
-unsafe extern "C" fn get_buffer(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live transport.
-    unsafe { hidden::state_object::<Stream>(transport).map_or(null_mut(), |object| ffi::Py_NewRef(object)) }
+fn get_buffer<'py>(transport: Transport<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    transport.state_object()
 }
 
 /// asyncio's constructor assigns a buffer, but ours already exists.
-unsafe extern "C" fn set_buffer(_: *mut PyObject, _: *mut PyObject, _: *mut c_void) -> c_int {
-    0
+fn set_buffer<'py>(_: Transport<'_, 'py>, _: Option<Argument<'_, 'py>>) -> Result<()> {
+    Ok(())
 }
 
-unsafe extern "C" fn get_loop(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live transport.
-    unsafe { stream(transport).map_or(null_mut(), |stream| or_none((*stream).loop_)) }
+fn get_loop<'py>(transport: Transport<'_, 'py>) -> Result<Option<Bound<'py, PyAny>>> {
+    transport.state().map(|stream| stream.its_loop.get(transport.py()))
 }
 
 /// Only accepts a `pelton.Loop`, because its fields are used directly.
-unsafe extern "C" fn set_loop(transport: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
-    guard(-1, || {
-        // SAFETY: Python calls it with a live transport, and with a live value or null to delete the attribute.
-        status(unsafe {
-            stream(transport).and_then(|stream| {
-                if !value.is_null() && value != ffi::Py_None() && !state::is_loop(value) {
-                    return Err(raise(ffi::PyExc_TypeError, c"a stream transport requires a pelton.Loop"));
-                }
-                replace(&raw mut (*stream).loop_, value);
-                Ok(())
-            })
-        })
-    })
+fn set_loop<'py>(transport: Transport<'_, 'py>, value: Option<Argument<'_, 'py>>) -> Result<()> {
+    let stream = transport.state()?;
+    if value.is_some_and(|value| !value.is_none() && !state::is_loop(&value)) {
+        return Err(raise::<PyTypeError>(transport.py(), "a stream transport requires a pelton.Loop"));
+    }
+    stream.its_loop.assign(transport.py(), value);
+    Ok(())
 }
 
-unsafe extern "C" fn get_sock(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live transport.
-        answer(unsafe {
-            stream(transport).and_then(|stream| {
-                if (*stream).gone { Owned::returned(none()) } else { extra_info::socket_object(stream) }
-            })
-        })
-    })
+fn get_sock<'py>(transport: Transport<'_, 'py>) -> Result<Option<Bound<'py, PyAny>>> {
+    let stream = transport.state()?;
+    if stream.gone.get() { Ok(None) } else { extra_info::socket_object(transport.py(), stream).map(Some) }
 }
 
 /// asyncio's methods set it to `None` after closing the socket.
-unsafe extern "C" fn set_sock(transport: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
-    guard(-1, || {
-        // SAFETY: Python calls it with a live transport, and with a live value or null to delete the attribute.
-        status(unsafe {
-            stream(transport).map(|stream| {
-                (*stream).gone = value.is_null() || value == ffi::Py_None();
-                if !(*stream).gone {
-                    extra_info::set_socket_object(stream, value);
-                    drop((*stream).own.take());
-                }
-            })
-        })
-    })
+fn set_sock<'py>(transport: Transport<'_, 'py>, value: Option<Argument<'_, 'py>>) -> Result<()> {
+    let stream = transport.state()?;
+    let value = value.filter(|value| !value.is_none());
+    stream.gone.set(value.is_none());
+    if let Some(value) = value {
+        extra_info::set_socket_object(stream, &value);
+        drop(stream.own.take());
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn get_extra(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live transport.
-    guard(null_mut(), || answer(unsafe { stream(transport).and_then(|stream| extra_info::extra(stream)) }))
+fn get_extra<'py>(transport: Transport<'_, 'py>) -> Result<Bound<'py, PyAny>> {
+    extra_info::extra(transport.py(), transport.state()?)
 }
 
-unsafe extern "C" fn set_extra(transport: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
-    // SAFETY: Python calls it with a live transport, and with a live value or null to delete the attribute.
-    guard(-1, || status(unsafe { stream(transport).map(|stream| replace(&raw mut (*stream).extra, value)) }))
+fn set_extra<'py>(transport: Transport<'_, 'py>, value: Option<Argument<'_, 'py>>) -> Result<()> {
+    transport.state().map(|stream| stream.extra.assign(transport.py(), value))
 }

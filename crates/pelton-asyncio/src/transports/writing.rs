@@ -1,411 +1,318 @@
 //! Sending: what a stream transport does on a write, and when its socket is writable.
 
 use std::io;
-use std::ptr::null_mut;
-use std::slice;
 
 use bytes::Bytes;
-use pyo3::ffi::{self, PyMethodDef, PyObject};
+use pyo3::exceptions::{PyBufferError, PyKeyboardInterrupt, PyRuntimeError, PySystemExit, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
 use super::connection::{self, Outcome, Sent};
-use super::stream::{Stream, stream};
+use super::stream::{Stream, Transport};
 use super::{closing, opening, socket_access};
-use crate::known::known;
+use crate::known::{known, name};
 use crate::readers::{self, Side};
 use crate::sockets::syscalls::is_not_now;
-use pelton_cpython::object::{Owned, Raised, Result, raise_io, raise_text};
-use pelton_cpython::{with_one_named, without_arguments};
+use pelton_cpython::arguments::Argument;
+use pelton_cpython::buffer::{View, shared_bytes};
+use pelton_cpython::call::{Call, OrRaise, raise, raise_io, raised_a};
+use pelton_cpython::class::Method;
+use pelton_cpython::object::{Raised, Result};
+use pelton_cpython::{no_arguments, one_named_argument};
 
 const WRITING_FAILED: &str = "Fatal write error on socket transport";
 
-pub(crate) fn methods() -> Vec<PyMethodDef> {
+pub(crate) fn methods() -> Vec<Method<Stream>> {
     let write_ready_doc = c"Send data from the write buffer.";
     vec![
-        with_one_named!(
+        one_named_argument!(
+            Stream,
             c"write",
-            known().names.data,
-            write_data,
+            |py| name!(py, data),
+            write,
             c"write($self, data)\n--\n\nWrite some data, without blocking."
         ),
-        with_one_named!(
+        one_named_argument!(
+            Stream,
             c"writelines",
-            known().names.list_of_data,
+            |py| name!(py, list_of_data),
             write_pieces,
             c"writelines($self, list_of_data)\n--\n\nWrite several pieces of data, without blocking.",
         ),
         // The names under which different versions of asyncio's transport call it.
-        without_arguments!(c"_write_ready", write_ready, write_ready_doc),
-        without_arguments!(c"_write_sendmsg", write_ready, write_ready_doc),
-        without_arguments!(c"_write_send", write_ready, write_ready_doc),
+        no_arguments!(Stream, c"_write_ready", write_ready, write_ready_doc),
+        no_arguments!(Stream, c"_write_sendmsg", write_ready, write_ready_doc),
+        no_arguments!(Stream, c"_write_send", write_ready, write_ready_doc),
     ]
 }
 
 /// Closes the connection because of the raised exception. `SystemExit` and `KeyboardInterrupt` propagate.
-///
-/// # Safety
-/// `transport` is alive, and an exception is set.
 #[cold]
-pub(crate) unsafe fn fatal(transport: *mut PyObject, message: &str) -> Result<()> {
-    // SAFETY: the caller guarantees that the transport is alive.
-    unsafe { hand_over(transport, "_fatal_error", message) }
+pub(crate) fn fatal(transport: &Bound<'_, PyAny>, message: &str) -> Result<()> {
+    hand_over(transport, "_fatal_error", message)
 }
 
 /// Calls a method with the raised exception and a message.
-///
-/// # Safety
-/// `transport`, the object whose method is called, is alive; an exception is set.
-pub(crate) unsafe fn hand_over(transport: *mut PyObject, method: &str, message: &str) -> Result<()> {
-    Python::attach(|py| {
-        let Some(error) = PyErr::take(py) else { return Ok(()) };
-        if error.is_instance_of::<pyo3::exceptions::PySystemExit>(py)
-            || error.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py)
-        {
-            error.restore(py);
-            return Err(Raised);
+pub(crate) fn hand_over(object: &Bound<'_, PyAny>, method: &str, message: &str) -> Result<()> {
+    let py = object.py();
+    let Some(error) = PyErr::take(py) else { return Ok(()) };
+    if error.is_instance_of::<PySystemExit>(py) || error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        error.restore(py);
+        return Err(Raised);
+    }
+    object.call_method1(method, (error.value(py), message)).or_raise(py).map(drop)
+}
+
+/// Data to write: a `bytes` object, or another one with a view.
+pub(crate) struct Data<'py> {
+    object: Bound<'py, PyAny>,
+    view: Option<View<'py>>,
+}
+
+impl<'py> Data<'py> {
+    pub(crate) fn new(object: &Bound<'py, PyAny>) -> Result<Data<'py>> {
+        if object.is_instance_of::<PyBytes>() {
+            return Ok(Data { object: object.clone(), view: None });
         }
-        // SAFETY: the caller guarantees that the transport is alive.
-        let transport = unsafe { Bound::from_borrowed_ptr(py, transport) };
-        match transport.call_method1(method, (error.value(py), message)) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                error.restore(py);
-                Err(Raised)
-            }
+        if !object.is_instance_of::<PyByteArray>() && !object.is_instance_of::<PyMemoryView>() {
+            let name = object.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+            let message = format!("data argument must be a bytes-like object, not '{name}'");
+            return Err(raise::<PyTypeError>(object.py(), &message));
         }
-    })
-}
+        Ok(Data { object: object.clone(), view: Some(View::of(object)?) })
+    }
 
-/// Calls a method of the transport without arguments.
-unsafe fn call(transport: *mut PyObject, name: *mut PyObject) -> Result<()> {
-    // SAFETY: the callers guarantee that the transport is alive; method names are never freed.
-    unsafe { Owned::returned(ffi::PyObject_CallMethodNoArgs(transport, name)).map(drop) }
-}
-
-/// Data to write: its object, and a view unless it is a `bytes` object.
-pub(crate) struct Data {
-    object: *mut PyObject,
-    view: Option<ffi::Py_buffer>,
-}
-
-impl Data {
-    /// # Safety
-    /// `object` is alive for as long as the data is used.
-    pub(crate) unsafe fn new(object: *mut PyObject) -> Result<Data> {
-        // SAFETY: the caller guarantees that the object outlives the data.
-        unsafe {
-            if ffi::PyBytes_Check(object) != 0 {
-                return Ok(Data { object, view: None });
-            }
-            if ffi::PyByteArray_Check(object) == 0 && ffi::PyMemoryView_Check(object) == 0 {
-                return Err(Python::attach(|py| {
-                    let object = Bound::from_borrowed_ptr(py, object);
-                    let name = object.get_type().name().map(|name| name.to_string()).unwrap_or_default();
-                    let message = format!("data argument must be a bytes-like object, not '{name}'");
-                    raise_text(ffi::PyExc_TypeError, &message)
-                }));
-            }
-            let mut view: ffi::Py_buffer = std::mem::zeroed();
-            if ffi::PyObject_GetBuffer(object, &mut view, ffi::PyBUF_SIMPLE) < 0 {
-                return Err(Raised);
-            }
-            Ok(Data { object, view: Some(view) })
+    /// Calls `f`, which must not run Python code, with the bytes.
+    #[inline]
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        match &self.view {
+            Some(view) => view.read(f),
+            None => f(self.object.cast::<PyBytes>().map_or(&[], |bytes| bytes.as_bytes())),
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: a `bytes` object is immutable, and a view keeps its buffer in place. Python code cannot change
-        // the buffer while the lock is held, and no caller keeps the slice across a call that releases it.
-        unsafe {
-            let (start, len) = match &self.view {
-                None => (ffi::PyBytes_AsString(self.object).cast_const().cast(), ffi::PyBytes_Size(self.object)),
-                Some(view) => (view.buf.cast_const().cast(), view.len),
-            };
-            if len == 0 { &[] } else { slice::from_raw_parts(start, len as usize) }
-        }
+    pub(crate) fn len(&self) -> usize {
+        self.read(<[u8]>::len)
     }
 
     /// Returns the unsent part for the queue. It refers to the object itself, or is a copy if the owner may change it. Objects of a
-    /// class derived from `bytes` are copied too.
+    /// class derived from `bytes` are copied too: they may refer to other objects, which the garbage collector would have to know, and
+    /// their finalizers may run arbitrary code.
     pub(crate) fn keep(&self, sent: usize) -> Bytes {
-        // SAFETY: the caller of `new` guarantees that the object is alive.
-        unsafe {
-            if ffi::PyBytes_CheckExact(self.object) != 0 {
-                return connection::bytes_of(self.object).slice(sent..);
-            }
-        }
-        Bytes::copy_from_slice(&self.bytes()[sent..])
-    }
-}
-
-impl Drop for Data {
-    fn drop(&mut self) {
-        if let Some(view) = &mut self.view {
-            // SAFETY: the view was acquired in `new` and is released only here.
-            unsafe { ffi::PyBuffer_Release(view) };
+        match self.object.cast_exact::<PyBytes>() {
+            Ok(object) => shared_bytes(object).slice(sent..),
+            Err(_) => self.read(|bytes| Bytes::copy_from_slice(&bytes[sent..])),
         }
     }
 }
 
-/// # Safety
-/// `transport` is a live `pelton.StreamTransport`, `data` alive.
-pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -> Result<()> {
-    // SAFETY: the caller guarantees that both are alive. No Rust reference to the state lives across a call into
-    // Python.
-    unsafe {
-        let stream = stream(transport)?;
-        let data = match Data::new(data) {
-            Err(Raised) if ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) != 0 => {
-                return fail_to_send(transport, stream);
-            }
-            data => data?,
-        };
-        check_writable(stream, "write")?;
-        if data.bytes().is_empty() || !is_connected(stream)? {
-            return Ok(());
+fn write<'py>(transport: Transport<'_, 'py>, data: Argument<'_, 'py>) -> Result<()> {
+    write_data(transport, &data)
+}
+
+pub(crate) fn write_data<'py>(transport: Transport<'_, 'py>, data: &Bound<'py, PyAny>) -> Result<()> {
+    let py = transport.py();
+    let stream = transport.state()?;
+    let data = match Data::new(data) {
+        Err(Raised) if raised_a::<PyBufferError>(py) => return fail_to_send(transport, stream),
+        data => data?,
+    };
+    check_writable(py, stream, "write")?;
+    if data.len() == 0 || !is_connected(py, stream)? {
+        return Ok(());
+    }
+    if let Some(sock) = socket_access::replaced(py, stream)? {
+        return write_through(transport, stream, &data, &sock);
+    }
+    match connection::send(py, stream, &data)? {
+        Outcome::Done(Ok(Sent::Everything)) => Ok(()),
+        Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
+        Outcome::Done(Err(error)) => {
+            raise_io(py, &error);
+            fatal(&transport, WRITING_FAILED)
         }
-        if let Some(sock) = socket_access::replaced(stream)? {
-            return write_through(transport, stream, &data, &sock);
-        }
-        match connection::send(stream, &data)? {
-            Outcome::Done(Ok(Sent::Everything)) => Ok(()),
-            Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
-            Outcome::Done(Err(error)) => {
-                raise_io(&error);
-                fatal(transport, WRITING_FAILED)
-            }
-            Outcome::OutOfReach => write_later(transport, stream, &data),
-        }
+        Outcome::OutOfReach => write_later(transport, stream, &data.keep(0)),
     }
 }
 
 /// Continues after some data was queued.
-unsafe fn queued_some(transport: *mut PyObject, stream: *mut Stream, queued: usize) -> Result<()> {
-    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
-    unsafe {
-        (*stream).queued = queued;
-        if !std::mem::replace(&mut (*stream).unsent, true) {
-            opening::watch(transport, stream, Side::Writer)?;
-        }
-        pause_if_needed(transport, stream, queued)
+fn queued_some(transport: Transport<'_, '_>, stream: &Stream, queued: usize) -> Result<()> {
+    stream.queued.set(queued);
+    if !stream.unsent.replace(true) {
+        opening::watch(transport, stream, Side::Writer)?;
     }
+    // `pause_writing` is called if the buffer is above the high-water mark.
+    if stream.protocol_paused.get() || queued as i64 <= stream.high_water.get() {
+        return Ok(());
+    }
+    transport.method(name!(transport.py(), _maybe_pause_protocol)).map(drop)
 }
 
 /// Sends by the socket's own method, which a program has replaced. What that does not accept is queued.
 #[cold]
-unsafe fn write_through(transport: *mut PyObject, stream: *mut Stream, data: &Data, sock: &Owned) -> Result<()> {
-    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
-    unsafe {
-        let len = data.bytes().len();
-        let mut sent = 0;
-        if !(*stream).unsent {
-            sent = match socket_access::send(sock, data.object, len) {
-                Ok(Ok(sent)) if sent == len => return Ok(()),
-                Ok(Ok(sent)) => sent,
-                Ok(Err(_)) => 0,
-                Err(Raised) => return fatal(transport, WRITING_FAILED),
-            };
-            if (*stream).conn_lost != 0 {
-                // The method has closed the connection.
-                return Ok(());
-            }
+fn write_through<'py>(
+    transport: Transport<'_, 'py>,
+    stream: &Stream,
+    data: &Data<'py>,
+    sock: &Bound<'py, PyAny>,
+) -> Result<()> {
+    let py = transport.py();
+    let len = data.len();
+    let mut sent = 0;
+    if !stream.unsent.get() {
+        sent = match socket_access::send(sock, &data.object, len) {
+            Ok(Ok(sent)) if sent == len => return Ok(()),
+            Ok(Ok(sent)) => sent,
+            Ok(Err(_)) => 0,
+            Err(Raised) => return fatal(&transport, WRITING_FAILED),
+        };
+        if stream.conn_lost.get() != 0 {
+            // The method has closed the connection.
+            return Ok(());
         }
-        match connection::queue(stream, data.keep(sent))? {
-            Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
-            Outcome::Done(Ok(Sent::Everything)) | Outcome::OutOfReach => Ok(()),
-            Outcome::Done(Err(error)) => {
-                raise_io(&error);
-                fatal(transport, WRITING_FAILED)
-            }
+    }
+    match connection::queue(py, stream, data.keep(sent))? {
+        Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
+        Outcome::Done(Ok(Sent::Everything)) | Outcome::OutOfReach => Ok(()),
+        Outcome::Done(Err(error)) => {
+            raise_io(py, &error);
+            fatal(&transport, WRITING_FAILED)
         }
     }
 }
 
 /// Makes the loop's thread write, because another thread runs the loop.
 #[cold]
-unsafe fn write_later(transport: *mut PyObject, stream: *mut Stream, data: &Data) -> Result<()> {
-    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state, whose loop is not null.
-    unsafe {
-        let loop_ = Owned::new_reference((*stream).loop_);
-        let copy = data.bytes();
-        let copy = Owned::returned(ffi::PyBytes_FromStringAndSize(copy.as_ptr().cast(), copy.len() as _))?;
-        let write = Owned::returned(ffi::PyObject_GetAttr(transport, known().names.write))?;
-        let arguments = [loop_.as_ptr(), write.as_ptr(), copy.as_ptr()];
-        let name = known().names.call_soon_threadsafe;
-        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 3, null_mut())).map(drop)
-    }
+fn write_later(transport: Transport<'_, '_>, stream: &Stream, data: &[u8]) -> Result<()> {
+    let py = transport.py();
+    let Some(its_loop) = stream.its_loop.get(py) else { return Ok(()) };
+    let write = transport.attribute(name!(py, write))?;
+    its_loop.method_two(name!(py, call_soon_threadsafe), &write, &PyBytes::new(py, data)).map(drop)
 }
 
 /// Closes the connection because of a memoryview that is not contiguous, as asyncio does. No socket can send it.
-///
-/// # Safety
-/// `stream` is the state of `transport`, which is alive; an exception is set.
 #[cold]
-unsafe fn fail_to_send(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
-    Python::attach(|py| {
-        let error = PyErr::take(py);
-        // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
-        unsafe {
-            check_writable(stream, "write")?;
-            if !is_connected(stream)? {
-                return Ok(());
-            }
-            if let Some(error) = error {
-                error.restore(py);
-            }
-            fatal(transport, WRITING_FAILED)
-        }
-    })
+fn fail_to_send(transport: Transport<'_, '_>, stream: &Stream) -> Result<()> {
+    let py = transport.py();
+    let error = PyErr::take(py);
+    check_writable(py, stream, "write")?;
+    if !is_connected(py, stream)? {
+        return Ok(());
+    }
+    if let Some(error) = error {
+        error.restore(py);
+    }
+    fatal(&transport, WRITING_FAILED)
 }
 
 /// Raises if write_eof() was called or a sendfile is in progress.
-unsafe fn check_writable(stream: *mut Stream, what: &str) -> Result<()> {
-    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
-    unsafe {
-        if (*stream).eof {
-            return Err(raise_text(ffi::PyExc_RuntimeError, &format!("Cannot call {what}() after write_eof()")));
-        }
-        if !(*stream).empty_waiter.is_null() {
-            return Err(raise_text(ffi::PyExc_RuntimeError, &format!("unable to {what}; sendfile is in progress")));
-        }
-        Ok(())
+fn check_writable(py: Python<'_>, stream: &Stream, what: &str) -> Result<()> {
+    if stream.eof.get() {
+        return Err(raise::<PyRuntimeError>(py, &format!("Cannot call {what}() after write_eof()")));
     }
+    if !stream.empty_waiter.is_empty() {
+        return Err(raise::<PyRuntimeError>(py, &format!("unable to {what}; sendfile is in progress")));
+    }
+    Ok(())
 }
 
 /// Returns whether there is still a connection. If not, counts the write, and logs the fifth and later ones, as
 /// asyncio does.
-unsafe fn is_connected(stream: *mut Stream) -> Result<bool> {
+fn is_connected(py: Python<'_>, stream: &Stream) -> Result<bool> {
     /// `asyncio.constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES`
     const QUIETLY: i64 = 5;
-    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
-    unsafe {
-        if (*stream).conn_lost == 0 {
-            return Ok(true);
-        }
-        let count = (*stream).conn_lost;
-        (*stream).conn_lost += 1;
-        if count >= QUIETLY {
-            drop(Owned::returned(ffi::PyObject_CallNoArgs(known().writes_after_loss))?);
-        }
-        Ok(false)
+    let count = stream.conn_lost.get();
+    if count == 0 {
+        return Ok(true);
     }
+    stream.conn_lost.set(count + 1);
+    if count >= QUIETLY {
+        known().writes_after_loss.bind(py).call_none()?;
+    }
+    Ok(false)
 }
 
-unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result<()> {
-    // SAFETY: Python keeps both alive during the call. No Rust reference to the state lives across a call into Python.
-    unsafe {
-        let stream = stream(transport)?;
-        check_writable(stream, "writelines")?;
-        let lines = Owned::returned(ffi::PySequence_List(lines))?;
-        let mut pieces = Vec::new();
-        for index in 0..ffi::PyList_GET_SIZE(lines.as_ptr()) {
-            let line = Owned::new_reference(ffi::PyList_GET_ITEM(lines.as_ptr(), index));
-            let piece = Data::new(line.as_ptr())?;
-            if !piece.bytes().is_empty() {
-                pieces.push(piece.keep(0));
-            }
+fn write_pieces<'py>(transport: Transport<'_, 'py>, lines: Argument<'_, 'py>) -> Result<()> {
+    let py = transport.py();
+    let stream = transport.state()?;
+    check_writable(py, stream, "writelines")?;
+    let mut pieces = Vec::new();
+    for line in lines.try_iter().or_raise(py)?.collect::<PyResult<Vec<_>>>().or_raise(py)? {
+        let piece = Data::new(&line)?;
+        if piece.len() > 0 {
+            pieces.push(piece.keep(0));
         }
-        if pieces.is_empty() || !is_connected(stream)? {
-            return Ok(());
-        }
-        if let Some(sock) = socket_access::replaced(stream)? {
-            let joined = Bytes::from(pieces.concat());
-            let joined = Owned::returned(ffi::PyBytes_FromStringAndSize(joined.as_ptr().cast(), joined.len() as _))?;
-            return write_through(transport, stream, &Data::new(joined.as_ptr())?, &sock);
-        }
-        match connection::send_pieces(stream, &pieces)? {
-            Outcome::Done(Ok(Sent::Everything)) => Ok(()),
-            Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
-            Outcome::Done(Err(error)) => writing_failed(transport, &error),
-            Outcome::OutOfReach => {
-                let joined = pieces.concat();
-                let joined =
-                    Owned::returned(ffi::PyBytes_FromStringAndSize(joined.as_ptr().cast(), joined.len() as _))?;
-                write_later(transport, stream, &Data::new(joined.as_ptr())?)
-            }
-        }
+    }
+    if pieces.is_empty() || !is_connected(py, stream)? {
+        return Ok(());
+    }
+    if let Some(sock) = socket_access::replaced(py, stream)? {
+        let joined = PyBytes::new(py, &pieces.concat());
+        return write_through(transport, stream, &Data::new(&joined)?, &sock);
+    }
+    match connection::send_pieces(py, stream, &pieces)? {
+        Outcome::Done(Ok(Sent::Everything)) => Ok(()),
+        Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
+        Outcome::Done(Err(error)) => writing_failed(transport, &error),
+        Outcome::OutOfReach => write_later(transport, stream, &pieces.concat()),
     }
 }
 
 /// Called after the reactor has sent some of the queue, or has failed to.
-unsafe fn write_ready(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: Python keeps the transport alive during the call.
-    unsafe {
-        let stream = stream(transport)?;
-        if (*stream).conn_lost != 0 || !(*stream).unsent {
-            return Ok(());
-        }
-        match connection::with(stream, |io| io.take_send_error().map_or(Ok(()), Err))?.result() {
-            Err(error) if is_not_now(&error) => Ok(()),
-            Err(error) => writing_failed(transport, &error),
-            Ok(()) => sent_some(transport, stream),
-        }
+fn write_ready(transport: Transport<'_, '_>) -> Result<()> {
+    let stream = transport.state()?;
+    if stream.conn_lost.get() != 0 || !stream.unsent.get() {
+        return Ok(());
+    }
+    match connection::with(transport.py(), stream, |io| io.take_send_error().map_or(Ok(()), Err))?.result() {
+        Err(error) if is_not_now(&error) => Ok(()),
+        Err(error) => writing_failed(transport, &error),
+        Ok(()) => sent_some(transport, stream),
     }
 }
 
 /// Continues after some or all of the buffer was sent.
-unsafe fn sent_some(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
-    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
-    unsafe {
-        let mut queued = connection::queued(stream)?;
-        // asyncio's buffer is empty from here on.
-        (*stream).unsent = queued > 0;
-        if (*stream).protocol_paused && queued as i64 <= (*stream).low_water {
-            // The protocol may write from this call.
-            call(transport, known().names._maybe_resume_protocol)?;
-            queued = connection::queued(stream)?;
-        }
-        if queued > 0 || (*stream).loop_.is_null() {
-            return Ok(());
-        }
-        let loop_ = Owned::new_reference((*stream).loop_);
-        readers::remove_number(loop_.as_ptr(), (*stream).fd, Side::Writer)?;
-        if !(*stream).empty_waiter.is_null() {
-            let waiter = Owned::new_reference((*stream).empty_waiter);
-            let arguments = [waiter.as_ptr(), ffi::Py_None()];
-            let name = known().names.set_result;
-            drop(Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut()))?);
-        }
-        if (*stream).closing {
-            return closing::call_connection_lost(transport, ffi::Py_None());
-        }
-        if !(*stream).eof {
-            return Ok(());
-        }
-        if let Some(sock) = socket_access::replaced(stream)? {
-            let how = Owned::returned(ffi::PyLong_FromLong(libc::SHUT_WR.into()))?;
-            let arguments = [sock.as_ptr(), how.as_ptr()];
-            let name = known().names.shutdown;
-            return Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop);
-        }
-        match connection::with(stream, |io| io.finish_now())? {
-            // The program has closed the socket.
-            Outcome::Done(Err(error)) if error.raw_os_error() != Some(libc::EBADF) => Err(raise_io(&error)),
-            _ => Ok(()),
-        }
+fn sent_some(transport: Transport<'_, '_>, stream: &Stream) -> Result<()> {
+    let py = transport.py();
+    let mut queued = connection::queued(py, stream)?;
+    // asyncio's buffer is empty from here on.
+    stream.unsent.set(queued > 0);
+    if stream.protocol_paused.get() && queued as i64 <= stream.low_water.get() {
+        // The protocol may write from this call.
+        transport.method(name!(py, _maybe_resume_protocol))?;
+        queued = connection::queued(py, stream)?;
     }
-}
-
-/// Calls `pause_writing` if the buffer is above the high-water mark.
-unsafe fn pause_if_needed(transport: *mut PyObject, stream: *mut Stream, queued: usize) -> Result<()> {
-    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
-    unsafe {
-        if (*stream).protocol_paused || queued as i64 <= (*stream).high_water {
-            return Ok(());
-        }
-        call(transport, known().names._maybe_pause_protocol)
+    if queued > 0 {
+        return Ok(());
+    }
+    let removed =
+        stream.with_loop(py, |_, state| readers::remove_number(py, state, stream.fd.get(), Side::Writer).map(drop))?;
+    if removed.is_none() {
+        return Ok(());
+    }
+    let none = py.None().into_bound(py);
+    if let Some(waiter) = stream.empty_waiter.get(py) {
+        waiter.method_one(name!(py, set_result), &none)?;
+    }
+    if stream.closing.get() {
+        return closing::call_connection_lost(transport, &none);
+    }
+    if !stream.eof.get() {
+        return Ok(());
+    }
+    if let Some(sock) = socket_access::replaced(py, stream)? {
+        let how = libc::SHUT_WR.into_pyobject(py).or_raise(py)?;
+        return sock.method_one(name!(py, shutdown), &how).map(drop);
+    }
+    match connection::with(py, stream, |io| io.finish_now())? {
+        // The program has closed the socket.
+        Outcome::Done(Err(error)) if error.raw_os_error() != Some(libc::EBADF) => Err(raise_io(py, &error)),
+        _ => Ok(()),
     }
 }
 
 #[cold]
-unsafe fn writing_failed(transport: *mut PyObject, error: &io::Error) -> Result<()> {
-    raise_io(error);
-    // SAFETY: the caller guarantees that the transport is alive. `raise_io` set an exception.
-    unsafe { raised_in_writing(transport) }
-}
-
-#[cold]
-unsafe fn raised_in_writing(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: the caller guarantees that the transport is alive and that an exception is set.
-    unsafe { hand_over(transport, "_writing_failed", WRITING_FAILED) }
+fn writing_failed(transport: Transport<'_, '_>, error: &io::Error) -> Result<()> {
+    raise_io(transport.py(), error);
+    hand_over(&transport, "_writing_failed", WRITING_FAILED)
 }

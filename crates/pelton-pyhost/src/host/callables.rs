@@ -7,13 +7,15 @@
 
 use std::collections::HashMap;
 
+use pyo3::exceptions::{PyModuleNotFoundError, PyNameError};
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use super::call::Name;
 use super::interpreter::known;
-use pelton_cpython::object::{Owned, Raised, Result, raise_text};
+use pelton_cpython::object::{Owned, Raised, Result};
+use pelton_cpython::{call, lock};
 
 /// Maximum number of cached names, so that programs that generate names do not leak memory.
 const NAMES: usize = 4_096;
@@ -118,8 +120,8 @@ unsafe fn follow_in(dictionary: *mut PyObject, path: &str) -> Result<Owned> {
         find_in(dictionary, name.as_ptr()).or_else(|| find_in(known().builtins.as_ptr(), name.as_ptr()))
     });
     let Some(found) = found else {
-        // SAFETY: exception classes live as long as the interpreter.
-        return Err(raise_text(unsafe { ffi::PyExc_NameError }, &format!("name '{first}' is not defined")));
+        let message = format!("name '{first}' is not defined");
+        return Err(lock::held(|py| call::raise::<PyNameError>(py, &message)));
     };
     match rest {
         None => Ok(found),
@@ -130,9 +132,8 @@ unsafe fn follow_in(dictionary: *mut PyObject, path: &str) -> Result<Owned> {
 
 #[cold]
 fn missing(module: &str) -> Raised {
-    // SAFETY: the lock is held, and exception classes live as long as the interpreter.
-    unsafe {
-        ffi::PyErr_Clear();
-        raise_text(ffi::PyExc_ModuleNotFoundError, &format!("{module} is not in sys.modules after its import"))
-    }
+    lock::held(|py| {
+        call::clear_raised(py);
+        call::raise::<PyModuleNotFoundError>(py, &format!("{module} is not in sys.modules after its import"))
+    })
 }

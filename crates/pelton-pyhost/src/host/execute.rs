@@ -19,7 +19,7 @@ use super::namespaces::Namespaces;
 use super::returned::{ResultOptions, settle};
 use super::workers::{Job, Workers};
 use crate::value::{self, Value};
-use pelton_cpython::object::{Owned, Raised, Result, raise_text};
+use pelton_cpython::object::{Owned, Raised, Result};
 
 /// Number of arguments that are passed without allocating.
 const INLINE: usize = 8;
@@ -203,7 +203,8 @@ unsafe fn run_source(
     unsafe {
         let namespace = Owned::new_reference(space.namespaces.get_or_main(py, space.number)?);
         let Ok(source) = std::ffi::CString::new(source) else {
-            return Err(raise_text(ffi::PyExc_ValueError, "source code string cannot contain null bytes").into());
+            let message = "source code string cannot contain null bytes";
+            return Err(pelton_cpython::call::raise::<pyo3::exceptions::PyValueError>(py, message).into());
         };
         let code = ffi::Py_CompileString(source.as_ptr(), c"<string>".as_ptr(), kind);
         let code = Owned::returned(code)?;

@@ -7,12 +7,12 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Once;
 
-use pyo3::ffi::{self, PyObject};
+use pyo3::ffi::PyObject;
 
 use super::attached;
 use crate::host::Exception;
-use pelton_cpython::object::raise_text;
 use pelton_cpython::panic::guard;
+use pelton_cpython::{call, lock};
 
 /// Called for each event with its name, its arguments and the hook's data. Refuses the event by returning -1 with
 /// an exception set.
@@ -81,10 +81,8 @@ unsafe extern "C" fn hook(event: *const c_char, _: *mut PyObject, _: *mut c_void
         guard(-1, || {
             let what = event.to_string_lossy();
             let what = if what == "pelton.fork_exec" { "starting a process".into() } else { what };
-            raise_text(
-                ffi::PyExc_PermissionError,
-                &format!("{what} is refused: this Python is part of a program, which a fork or exec would break"),
-            );
+            let text = format!("{what} is refused: this Python is part of a program, which a fork or exec would break");
+            lock::held(|py| call::raise::<pyo3::exceptions::PyPermissionError>(py, &text));
             -1
         })
     }

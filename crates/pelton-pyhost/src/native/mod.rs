@@ -42,7 +42,6 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
 use crate::host::{Exception, RefusalKind};
@@ -110,12 +109,7 @@ impl Native {
     }
 
     /// Returns the Rust object behind a Python object, if it wraps one.
-    ///
-    /// # Safety
-    /// The object is alive, and the interpreter lock is held.
-    pub(crate) unsafe fn from_python(object: *mut PyObject) -> Option<Native> {
-        // SAFETY: the caller guarantees that the object is alive and that the lock is held.
-        let object = unsafe { Bound::<PyAny>::from_borrowed_ptr(Python::assume_attached(), object) };
+    pub(crate) fn from_python(object: &Bound<'_, PyAny>) -> Option<Native> {
         if let Ok(end) = object.cast::<channel_ends::SenderEnd>() {
             return Some(Native::new(Thing::Sender(end.get().0.clone())));
         }

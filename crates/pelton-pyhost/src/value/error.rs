@@ -1,13 +1,12 @@
 //! Conversion errors.
 
 use std::borrow::Cow;
-use std::ffi::CStr;
 use std::fmt;
 
-use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use super::Value;
-use pelton_cpython::object::{Owned, Raised};
 
 /// Data cannot be converted. The error has the path to the faulty part: `args[0]['x'][3]: …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,14 +174,10 @@ impl ConversionError {
         self
     }
 
-    /// Takes the exception that is set.
-    ///
-    /// # Safety
-    /// The interpreter lock is held.
+    /// Returns the error for an exception.
     #[cold]
-    pub(crate) unsafe fn raised(Raised: Raised) -> ConversionError {
-        // SAFETY: the caller holds the lock.
-        ConversionError::new(ConversionErrorKind::Raised(unsafe { take_exception() }))
+    pub(crate) fn raised_by(py: Python<'_>, error: &PyErr) -> ConversionError {
+        ConversionError::new(ConversionErrorKind::Raised(describe(py, error)))
     }
 }
 
@@ -205,52 +200,26 @@ impl fmt::Display for Step {
     }
 }
 
-/// Takes the exception that is set and returns its type and message as text.
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn take_exception() -> String {
-    let (mut its_type, mut value, mut traceback) = Default::default();
-    // SAFETY: the caller holds the lock. `PyErr_Fetch` gives us three references, each of which may be null.
-    unsafe {
-        #[allow(deprecated, reason = "its replacement does not exist in 3.11")]
-        ffi::PyErr_Fetch(&mut its_type, &mut value, &mut traceback);
-        let (its_type, value, _traceback) = (Owned::taken(its_type), Owned::taken(value), Owned::taken(traceback));
-        let Some(its_type) = its_type else { return "an error without an exception".to_owned() };
-        let name = CStr::from_ptr((*its_type.as_ptr().cast::<ffi::PyTypeObject>()).tp_name).to_string_lossy();
-        let text = value.and_then(|value| lossy_text(ffi::PyObject_Str(value.as_ptr())));
-        match text {
-            Some(text) if !text.is_empty() => format!("{name}: {text}"),
-            _ => name.into_owned(),
-        }
+/// Returns the type of an exception and its message as text.
+pub(crate) fn describe(py: Python<'_>, error: &PyErr) -> String {
+    let name = type_name(error.value(py));
+    match error.value(py).str().map(|text| lossy_text(&text)) {
+        Ok(text) if !text.is_empty() => format!("{name}: {text}"),
+        _ => name,
     }
 }
 
-/// Converts a returned string to text, with a question mark for each surrogate. Clears any exception.
-///
-/// # Safety
-/// `text` is null, or an owned reference to a string that the caller gives away. The interpreter lock is held.
-pub(crate) unsafe fn lossy_text(text: *mut PyObject) -> Option<String> {
-    // SAFETY: the caller gives away the reference and holds the lock. The encoder returns `bytes` or null.
-    unsafe {
-        let encoded = Owned::taken(text).and_then(|text| {
-            Owned::taken(ffi::PyUnicode_AsEncodedString(text.as_ptr(), c"utf-8".as_ptr(), c"replace".as_ptr()))
-        });
-        let Some(encoded) = encoded else {
-            ffi::PyErr_Clear();
-            return None;
-        };
-        let (start, length) = (ffi::PyBytes_AS_STRING(encoded.as_ptr()), ffi::PyBytes_Size(encoded.as_ptr()));
-        let bytes = std::slice::from_raw_parts(start.cast::<u8>(), length as usize);
-        Some(String::from_utf8_lossy(bytes).into_owned())
+/// Converts a string to text, with a question mark for each surrogate.
+pub(crate) fn lossy_text(text: &Bound<'_, PyString>) -> String {
+    if let Ok(text) = text.to_str() {
+        return text.to_owned();
     }
+    let encoded = text.call_method1("encode", ("utf-8", "replace"));
+    let bytes = encoded.and_then(|encoded| encoded.extract::<Vec<u8>>()).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the name of an object's type.
-///
-/// # Safety
-/// The object is alive, and the interpreter lock is held.
-pub(crate) unsafe fn type_name(object: *mut PyObject) -> String {
-    // SAFETY: the caller guarantees that the object is alive. A type's name is a C string.
-    unsafe { CStr::from_ptr((*ffi::Py_TYPE(object)).tp_name).to_string_lossy().into_owned() }
+/// Returns the name of an object's type, with its module if it is written in C.
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+    pelton_cpython::types::internal_name(&object.get_type())
 }

@@ -4,13 +4,15 @@
 //! list being converted. So the conversion owns a reference to every object that it reads, and checks lists and
 //! dicts for changes.
 
-use pyo3::ffi::{self, Py_ssize_t, PyObject};
+use pyo3::exceptions::PyUnicodeEncodeError;
 use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet, PyString, PyTuple,
+};
 
 use super::error::type_name;
-use super::{ConversionError, ConversionErrorKind, Limits, Object, Value, buffers, datetimes, integers};
+use super::{ConversionError, ConversionErrorKind, Limits, Object, Value, buffers, datetimes};
 use crate::native::Native;
-use pelton_cpython::object::{Owned, Raised};
 
 type Result<T> = std::result::Result<T, ConversionError>;
 
@@ -25,19 +27,6 @@ impl Value {
     /// `memoryview` of writable memory, are copied.
     #[inline]
     pub fn from_python(object: &Bound<'_, PyAny>, limits: &Limits) -> Result<Value> {
-        // SAFETY: `Bound` shows that the object is alive and that the lock is held.
-        unsafe { from_pointer(object.as_ptr(), limits) }
-    }
-}
-
-/// Converts a Python object to a value.
-///
-/// # Safety
-/// The object is alive, and the interpreter lock is held.
-#[inline]
-pub(crate) unsafe fn from_pointer(object: *mut PyObject, limits: &Limits) -> Result<Value> {
-    // SAFETY: the caller guarantees that the object is alive and holds the lock.
-    unsafe {
         match scalar(object) {
             Some(value) => Ok(value),
             None => Reader { limits, items: limits.items, bytes: limits.bytes }.read(object, limits.depth),
@@ -46,31 +35,24 @@ pub(crate) unsafe fn from_pointer(object: *mut PyObject, limits: &Limits) -> Res
 }
 
 /// Converts the most common objects, to which no limit applies.
-///
-/// # Safety
-/// As above.
 #[inline]
-unsafe fn scalar(object: *mut PyObject) -> Option<Value> {
-    // SAFETY: the caller guarantees that the object is alive. Each is read only after a check of its type.
-    unsafe {
-        let its_type = ffi::Py_TYPE(object);
-        if its_type == &raw mut ffi::PyFloat_Type {
-            return Some(Value::Float(ffi::PyFloat_AS_DOUBLE(object)));
-        }
-        if its_type == &raw mut ffi::PyLong_Type {
-            let mut overflow = 0;
-            let number = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
-            // For an `int`, overflow is the only failure.
-            return if overflow == 0 { Some(Value::Int(number)) } else { None };
-        }
-        if object == ffi::Py_None() {
-            return Some(Value::None);
-        }
-        if its_type == &raw mut ffi::PyBool_Type {
-            return Some(Value::Bool(object == ffi::Py_True()));
-        }
-        None
+fn scalar(object: &Bound<'_, PyAny>) -> Option<Value> {
+    if let Ok(number) = object.cast_exact::<PyFloat>() {
+        return Some(Value::Float(number.value()));
     }
+    if let Ok(number) = object.cast_exact::<PyInt>() {
+        return small(number).map(Value::Int);
+    }
+    if object.is_none() {
+        return Some(Value::None);
+    }
+    object.cast_exact::<PyBool>().ok().map(|value| Value::Bool(value.is_true()))
+}
+
+/// Returns an integer of at most 64 bits. For an `int`, overflow is the only failure.
+#[inline]
+fn small(number: &Bound<'_, PyInt>) -> Option<i64> {
+    number.extract::<i64>().ok()
 }
 
 /// A conversion in progress, with the unused part of the limits.
@@ -82,70 +64,58 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Converts an object with at most `levels` nested containers.
-    ///
-    /// # Safety
-    /// The object is alive until this returns, and the interpreter lock is held.
-    unsafe fn read(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: the caller keeps the object alive. The flags of a type show its base type.
-        unsafe {
-            if let Some(value) = scalar(object) {
-                return Ok(value);
-            }
-            let flags = ffi::PyType_GetFlags(ffi::Py_TYPE(object));
-            let is = |flag| flags & flag != 0;
-            if is(ffi::Py_TPFLAGS_UNICODE_SUBCLASS) {
-                return self.text(object).map(Value::Str);
-            }
-            if is(ffi::Py_TPFLAGS_TUPLE_SUBCLASS) {
-                return self.tuple(object, self.deeper(levels)?);
-            }
-            if is(ffi::Py_TPFLAGS_LIST_SUBCLASS) {
-                return self.list(object, self.deeper(levels)?);
-            }
-            if is(ffi::Py_TPFLAGS_DICT_SUBCLASS) {
-                return self.dict(object, self.deeper(levels)?);
-            }
-            if is(ffi::Py_TPFLAGS_BYTES_SUBCLASS) {
-                self.spend_bytes(ffi::PyBytes_Size(object) as usize)?;
-                return Ok(Value::Bytes(buffers::from_bytes(object)));
-            }
-            if is(ffi::Py_TPFLAGS_LONG_SUBCLASS) {
-                return self.integer(object);
-            }
-            self.rarer(object, levels)
+    fn read(&mut self, object: &Bound<'_, PyAny>, levels: u32) -> Result<Value> {
+        if let Some(value) = scalar(object) {
+            return Ok(value);
         }
+        if let Ok(text) = object.cast::<PyString>() {
+            return self.text(text).map(Value::Str);
+        }
+        if let Ok(tuple) = object.cast::<PyTuple>() {
+            return self.tuple(tuple, self.deeper(levels)?);
+        }
+        if let Ok(list) = object.cast::<PyList>() {
+            return self.list(list, self.deeper(levels)?);
+        }
+        if let Ok(dict) = object.cast::<PyDict>() {
+            return self.dict(dict, self.deeper(levels)?);
+        }
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            self.spend_bytes(bytes.as_bytes().len())?;
+            return Ok(Value::Bytes(buffers::from_bytes(bytes)));
+        }
+        if let Ok(number) = object.cast::<PyInt>() {
+            return self.integer(number);
+        }
+        self.rarer(object, levels)
     }
 
-    /// # Safety
-    /// As for `read`.
-    unsafe fn rarer(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: the caller keeps the object alive. Each is read only after a check of its type.
-        unsafe {
-            if ffi::PyFloat_Check(object) != 0 {
-                return Ok(Value::Float(ffi::PyFloat_AS_DOUBLE(object)));
-            }
-            if ffi::PyAnySet_Check(object) != 0 {
-                let items = self.set(object, self.deeper(levels)?)?;
-                let is_frozen = ffi::PyFrozenSet_Check(object) != 0;
-                return Ok(if is_frozen { Value::FrozenSet(items) } else { Value::Set(items) });
-            }
-            if ffi::PyMemoryView_Check(object) != 0 {
-                return self.memory(object).map(Value::Buffer);
-            }
-            if ffi::PyByteArray_Check(object) != 0 {
-                return self.memory(object).map(Value::Bytes);
-            }
-            if let Some(native) = Native::from_python(object) {
-                return Ok(Value::Native(Box::new(native)));
-            }
-            if let Some(value) = datetimes::from_python(object)? {
-                return Ok(value);
-            }
-            if self.limits.refuse_objects {
-                return Err(ConversionError::new(ConversionErrorKind::Opaque(type_name(object))));
-            }
-            Ok(Value::Object(Object::from_pointer(object)))
+    fn rarer(&mut self, object: &Bound<'_, PyAny>, levels: u32) -> Result<Value> {
+        if let Ok(number) = object.cast::<PyFloat>() {
+            return Ok(Value::Float(number.value()));
         }
+        if let Ok(set) = object.cast::<PySet>() {
+            return self.set(set, set.len(), self.deeper(levels)?).map(Value::Set);
+        }
+        if let Ok(set) = object.cast::<PyFrozenSet>() {
+            return self.set(set, set.len(), self.deeper(levels)?).map(Value::FrozenSet);
+        }
+        if object.is_instance_of::<PyMemoryView>() {
+            return self.memory(object).map(Value::Buffer);
+        }
+        if object.is_instance_of::<PyByteArray>() {
+            return self.memory(object).map(Value::Bytes);
+        }
+        if let Some(native) = Native::from_python(object) {
+            return Ok(Value::Native(Box::new(native)));
+        }
+        if let Some(value) = datetimes::from_python(object)? {
+            return Ok(value);
+        }
+        if self.limits.refuse_objects {
+            return Err(ConversionError::new(ConversionErrorKind::Opaque(type_name(object))));
+        }
+        Ok(Value::Object(Object::new(object)))
     }
 
     fn deeper(&self, levels: u32) -> Result<u32> {
@@ -167,178 +137,119 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// # Safety
-    /// `object` is a `str`; otherwise as for `read`. The same applies to the following functions.
-    unsafe fn text(&mut self, object: *mut PyObject) -> Result<String> {
-        let mut length = 0;
-        // SAFETY: the caller guarantees that it is a string. Its UTF-8 form lives as long as the string, and is
-        // valid UTF-8.
-        unsafe {
-            // In UTF-8 every character takes at least one byte, so this is checked before memory is allocated.
-            if ffi::PyUnicode_GetLength(object) as usize > self.bytes {
-                return Err(ConversionError::new(ConversionErrorKind::TooLarge { limit: self.limits.bytes }));
-            }
-            let start = ffi::PyUnicode_AsUTF8AndSize(object, &mut length);
-            if start.is_null() {
-                return Err(no_unicode(object));
-            }
-            self.spend_bytes(length as usize)?;
-            let bytes = std::slice::from_raw_parts(start.cast::<u8>(), length as usize);
-            Ok(std::str::from_utf8_unchecked(bytes).to_owned())
+    fn text(&mut self, object: &Bound<'_, PyString>) -> Result<String> {
+        // In UTF-8 every character takes at least one byte, so this is checked before memory is allocated.
+        let length = object.len().map_err(|error| raised(object.py(), error))?;
+        if length > self.bytes {
+            return Err(ConversionError::new(ConversionErrorKind::TooLarge { limit: self.limits.bytes }));
         }
+        let text = object.to_str().map_err(|error| no_unicode(object, error))?;
+        self.spend_bytes(text.len())?;
+        Ok(text.to_owned())
     }
 
-    /// # Safety
-    /// `object` is an `int`.
-    unsafe fn integer(&mut self, object: *mut PyObject) -> Result<Value> {
-        // SAFETY: the caller guarantees that it is an `int`.
-        unsafe {
-            let mut overflow = 0;
-            let number = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
-            if overflow == 0 {
-                return Ok(Value::Int(number));
-            }
-            let raised = |error| ConversionError::raised(error);
-            let length = integers::byte_length(object).map_err(raised)?;
-            self.spend_bytes(length)?;
-            let number = integers::from_python(object, length).map_err(raised)?;
-            Ok(Value::BigInt(Box::new(number)))
+    fn integer(&mut self, number: &Bound<'_, PyInt>) -> Result<Value> {
+        if let Some(number) = small(number) {
+            return Ok(Value::Int(number));
         }
+        let py = number.py();
+        // The method is taken from the type `int`, so a subclass cannot override it.
+        let bits = py.get_type::<PyInt>().call_method1(pyo3::intern!(py, "bit_length"), (number,));
+        let bits = bits.and_then(|bits| bits.extract::<usize>()).map_err(|error| raised(py, error))?;
+        self.spend_bytes(bits / 8 + 1)?;
+        let number = number.extract().map_err(|error| raised(py, error))?;
+        Ok(Value::BigInt(Box::new(number)))
     }
 
-    /// # Safety
-    /// `object` is a `tuple`.
-    unsafe fn tuple(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: the caller guarantees that it is a tuple and keeps it alive. A tuple is immutable and keeps its
-        // items alive.
-        unsafe {
-            let count = ffi::PyTuple_GET_SIZE(object) as usize;
-            self.spend_items(count)?;
-            let mut items = Vec::with_capacity(count.min(SET_ASIDE));
-            for index in 0..count {
-                let item = ffi::PyTuple_GET_ITEM(object, index as Py_ssize_t);
-                if item.is_null() {
-                    // C code exposed an unfinished tuple.
-                    return Err(ConversionError::new(ConversionErrorKind::Changed));
-                }
-                items.push(self.read(item, levels).map_err(|error| error.in_item(index))?);
-            }
-            Ok(Value::Tuple(items))
+    fn tuple(&mut self, object: &Bound<'_, PyTuple>, levels: u32) -> Result<Value> {
+        let count = object.len();
+        self.spend_items(count)?;
+        let mut items = Vec::with_capacity(count.min(SET_ASIDE));
+        for index in 0..count {
+            // C code may have exposed an unfinished tuple.
+            let item = pelton_cpython::object::item_of_tuple(object, index);
+            let Some(item) = item else { return Err(ConversionError::new(ConversionErrorKind::Changed)) };
+            items.push(self.read(&item, levels).map_err(|error| error.in_item(index))?);
         }
+        Ok(Value::Tuple(items))
     }
 
-    /// # Safety
-    /// `object` is a `list`.
-    unsafe fn list(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: the caller guarantees that it is a list. Each item is converted through an owned reference,
-        // because the list may drop it meanwhile.
-        unsafe {
-            let count = ffi::PyList_GET_SIZE(object) as usize;
-            self.spend_items(count)?;
-            let mut items = Vec::with_capacity(count.min(SET_ASIDE));
-            for index in 0..count {
-                if ffi::PyList_GET_SIZE(object) as usize != count {
-                    return Err(ConversionError::new(ConversionErrorKind::Changed));
-                }
-                let item = ffi::PyList_GET_ITEM(object, index as Py_ssize_t);
-                if item.is_null() {
-                    return Err(ConversionError::new(ConversionErrorKind::Changed));
-                }
-                if let Some(value) = scalar(item) {
-                    items.push(value);
-                    continue;
-                }
-                let item = Owned::new_reference(item);
-                items.push(self.read(item.as_ptr(), levels).map_err(|error| error.in_item(index))?);
-            }
-            Ok(Value::List(items))
+    fn list(&mut self, object: &Bound<'_, PyList>, levels: u32) -> Result<Value> {
+        let count = object.len();
+        self.spend_items(count)?;
+        let mut items = Vec::with_capacity(count.min(SET_ASIDE));
+        for index in 0..count {
+            // Each item is converted through an owned reference, because the list may drop it meanwhile.
+            let item = if object.len() == count { pelton_cpython::object::item_of_list(object, index) } else { None };
+            let Some(item) = item else { return Err(ConversionError::new(ConversionErrorKind::Changed)) };
+            items.push(self.read(&item, levels).map_err(|error| error.in_item(index))?);
         }
+        Ok(Value::List(items))
     }
 
-    /// # Safety
-    /// `object` is a `dict`.
-    unsafe fn dict(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        let (mut position, mut key, mut value): (Py_ssize_t, *mut PyObject, *mut PyObject) = Default::default();
-        // SAFETY: the caller guarantees that it is a dict. Key and value are converted through owned references.
-        // `PyDict_Next` reads the dict anew in each call, so iterating a changed dict is safe, and the change is
-        // detected.
-        unsafe {
-            let count = ffi::PyDict_Size(object) as usize;
-            self.spend_items(count)?;
-            let mut pairs = Vec::with_capacity(count.min(SET_ASIDE));
-            while ffi::PyDict_Next(object, &mut position, &mut key, &mut value) != 0 {
-                let (its_key, its_value) = (Owned::new_reference(key), Owned::new_reference(value));
-                let key = self.read(its_key.as_ptr(), levels).map_err(|error| error.in_key(pairs.len()))?;
-                let value = self.read(its_value.as_ptr(), levels).map_err(|error| error.under(&key))?;
-                pairs.push((key, value));
-                if ffi::PyDict_Size(object) as usize != count || pairs.len() > count {
-                    return Err(ConversionError::new(ConversionErrorKind::Changed));
-                }
-            }
-            if pairs.len() != count {
+    fn dict(&mut self, object: &Bound<'_, PyDict>, levels: u32) -> Result<Value> {
+        let count = object.len();
+        self.spend_items(count)?;
+        let mut pairs = Vec::with_capacity(count.min(SET_ASIDE));
+        let mut position = 0;
+        // Each step reads the dict anew, so iterating a changed dict is safe, and the change is detected.
+        while let Some((its_key, its_value)) = pelton_cpython::object::next_of_dict(object, &mut position) {
+            let key = self.read(&its_key, levels).map_err(|error| error.in_key(pairs.len()))?;
+            let value = self.read(&its_value, levels).map_err(|error| error.under(&key))?;
+            pairs.push((key, value));
+            if object.len() != count || pairs.len() > count {
                 return Err(ConversionError::new(ConversionErrorKind::Changed));
             }
-            Ok(Value::Dict(pairs))
         }
+        if pairs.len() != count {
+            return Err(ConversionError::new(ConversionErrorKind::Changed));
+        }
+        Ok(Value::Dict(pairs))
     }
 
-    /// # Safety
-    /// `object` is a `set` or `frozenset`.
-    unsafe fn set(&mut self, object: *mut PyObject, levels: u32) -> Result<Vec<Value>> {
-        // SAFETY: the caller guarantees that it is a set. The iterator of the base type detects changes and returns
-        // new references.
-        unsafe {
-            let raised = |error| ConversionError::raised(error);
-            let count = ffi::PySet_Size(object) as usize;
-            self.spend_items(count)?;
-            let mut items = Vec::with_capacity(count.min(SET_ASIDE));
-            let base: *mut ffi::PyTypeObject = match ffi::PyFrozenSet_Check(object) {
-                0 => &raw mut ffi::PySet_Type,
-                _ => &raw mut ffi::PyFrozenSet_Type,
-            };
-            let Some(iterate) = (*base).tp_iter else { unreachable!("set types have an iterator") };
-            let iterator = Owned::returned(iterate(object)).map_err(raised)?;
-            while let Some(item) = Owned::taken(ffi::PyIter_Next(iterator.as_ptr())) {
-                items.push(self.read(item.as_ptr(), levels).map_err(|error| error.in_element(items.len()))?);
-            }
-            if !ffi::PyErr_Occurred().is_null() {
-                ffi::PyErr_Clear();
-                return Err(ConversionError::new(ConversionErrorKind::Changed));
-            }
-            Ok(items)
+    /// Reads a `set` or `frozenset`, by the iterator of the base type, which detects changes.
+    fn set(&mut self, object: &Bound<'_, PyAny>, count: usize, levels: u32) -> Result<Vec<Value>> {
+        let py = object.py();
+        self.spend_items(count)?;
+        let mut items = Vec::with_capacity(count.min(SET_ASIDE));
+        let base = match object.is_instance_of::<PySet>() {
+            true => py.get_type::<PySet>(),
+            false => py.get_type::<PyFrozenSet>(),
+        };
+        let iterator = base.call_method1(pyo3::intern!(py, "__iter__"), (object,));
+        let iterator = iterator.and_then(|iterator| iterator.try_iter()).map_err(|error| raised(py, error))?;
+        for item in iterator {
+            let item = item.map_err(|_| ConversionError::new(ConversionErrorKind::Changed))?;
+            items.push(self.read(&item, levels).map_err(|error| error.in_element(items.len()))?);
         }
+        Ok(items)
     }
 
-    /// # Safety
-    /// `object` is a `memoryview` or a `bytearray`.
-    unsafe fn memory(&mut self, object: *mut PyObject) -> Result<bytes::Bytes> {
-        // SAFETY: the caller guarantees the type. If no view can be acquired, an exception is set.
-        unsafe {
-            let raised = |error| ConversionError::raised(error);
-            let view = buffers::View::of(object).map_err(raised)?;
-            self.spend_bytes(view.length())?;
-            let base = match ffi::PyMemoryView_Check(object) {
-                0 => None,
-                _ => Some(Owned::returned(ffi::PyObject_GetAttrString(object, c"obj".as_ptr())).map_err(raised)?),
-            };
-            let base = base.as_ref().map_or(std::ptr::null_mut(), Owned::as_ptr);
-            view.bytes(Python::assume_attached(), base).map_err(raised)
-        }
+    /// Reads a `memoryview` or a `bytearray`.
+    fn memory(&mut self, object: &Bound<'_, PyAny>) -> Result<bytes::Bytes> {
+        let py = object.py();
+        let view = buffers::View::of_any_shape(object).map_err(|error| raised(py, error.into()))?;
+        self.spend_bytes(view.len())?;
+        let base = match object.is_instance_of::<PyMemoryView>() {
+            true => Some(object.getattr(pyo3::intern!(py, "obj")).map_err(|error| raised(py, error))?),
+            false => None,
+        };
+        buffers::from_view(&view, base.as_ref()).map_err(|error| raised(py, error.into()))
     }
 }
 
-/// Returns the error for a string that cannot be encoded, with the index of the surrogate. Clears the exception.
 #[cold]
-unsafe fn no_unicode(object: *mut PyObject) -> ConversionError {
-    // SAFETY: the caller holds the lock, passes a string, and has an exception set.
-    unsafe {
-        if ffi::PyErr_ExceptionMatches(ffi::PyExc_UnicodeEncodeError) == 0 {
-            return ConversionError::raised(Raised);
-        }
-        ffi::PyErr_Clear();
-        let length = ffi::PyUnicode_GetLength(object);
-        let is_surrogate = |index| (0xD800..0xE000).contains(&ffi::PyUnicode_ReadChar(object, index));
-        let index = (0..length).find(|&index| is_surrogate(index)).unwrap_or(0) as usize;
-        ConversionError::new(ConversionErrorKind::Surrogate { index })
+pub(super) fn raised(py: Python<'_>, error: PyErr) -> ConversionError {
+    ConversionError::raised_by(py, &error)
+}
+
+/// Returns the error for a string that cannot be encoded, with the index of the surrogate.
+#[cold]
+fn no_unicode(object: &Bound<'_, PyString>, error: PyErr) -> ConversionError {
+    let py = object.py();
+    if !error.is_instance_of::<PyUnicodeEncodeError>(py) {
+        return raised(py, error);
     }
+    let index = error.value(py).getattr("start").and_then(|start| start.extract::<usize>()).unwrap_or(0);
+    ConversionError::new(ConversionErrorKind::Surrogate { index })
 }

@@ -7,7 +7,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `to_python.rs`, `from_python.rs` | conversion to and from Python objects |
-//! | `datetimes.rs`, `integers.rs`, `buffers.rs` | the same for types that need more code |
+//! | `datetimes.rs`, `buffers.rs` | the same for types that need more code |
+//! | `raw.rs` | the same for pointers, for the host |
 //! | `calendar.rs`, `calendar_text.rs` | dates and times in Rust, and as text |
 //! | `object.rs` | references that any thread may drop |
 //! | `rust.rs` | `From` and `TryFrom` for Rust's types |
@@ -23,9 +24,9 @@ mod deserialize;
 mod discard;
 mod error;
 mod from_python;
-mod integers;
 mod limits;
 mod object;
+mod raw;
 mod rust;
 mod serialize;
 mod to_python;
@@ -40,15 +41,13 @@ pub use self::deserialize::from_value;
 #[allow(unused_imports, reason = "only the host uses it")]
 pub(crate) use self::discard::discard;
 pub use self::error::{ConversionError, ConversionErrorKind};
-#[allow(unused_imports, reason = "only the host uses it")]
-pub(crate) use self::from_python::from_pointer;
 pub use self::limits::Limits;
 pub use self::object::{Object, release_dropped};
 #[allow(unused_imports, reason = "only the host uses it")]
-pub(crate) use self::object::{has_dropped, has_lock, release};
-pub use self::serialize::to_value;
+pub(crate) use self::object::{has_dropped, has_lock};
 #[allow(unused_imports, reason = "only the host uses it")]
-pub(crate) use self::to_python::{argument, to_pointer};
+pub(crate) use self::raw::{argument, from_pointer, to_pointer};
+pub use self::serialize::to_value;
 
 /// Python data.
 ///

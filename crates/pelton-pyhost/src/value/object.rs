@@ -5,12 +5,13 @@
 //! each batch.
 
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crossbeam_queue::SegQueue;
-use pyo3::ffi::{self, PyObject};
+use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
+
+use pelton_cpython::lock;
 
 /// A reference to a Python object. Clones share one reference count, so cloning and dropping do not need the
 /// interpreter lock.
@@ -19,55 +20,35 @@ use pyo3::prelude::*;
 #[derive(Clone)]
 pub struct Object(Arc<Reference>);
 
-struct Reference(NonNull<PyObject>);
+/// `None` only while it is being dropped.
+struct Reference(Option<Py<PyAny>>);
 
-// SAFETY: only the address is shared. The object behind it is only accessed with the interpreter lock held.
-unsafe impl Send for Reference {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Reference {}
-
-/// A reference dropped without the lock.
-struct Dropped(NonNull<PyObject>);
-
-// SAFETY: as for `Reference`.
-unsafe impl Send for Dropped {}
-
-static DROPPED: SegQueue<Dropped> = SegQueue::new();
+/// References dropped without the lock.
+static DROPPED: SegQueue<Py<PyAny>> = SegQueue::new();
 
 impl Object {
     /// Creates a reference to an object.
     pub fn new(object: &Bound<'_, PyAny>) -> Object {
-        // SAFETY: `Bound` shows that the object is alive and that the lock is held.
-        unsafe { Object::from_pointer(object.as_ptr()) }
-    }
-
-    /// Creates a new reference to an object.
-    ///
-    /// # Safety
-    /// The object is alive, and the interpreter lock is held.
-    pub(crate) unsafe fn from_pointer(object: *mut PyObject) -> Object {
-        // SAFETY: the caller guarantees that the object is alive, so the pointer is not null.
-        unsafe {
-            ffi::Py_INCREF(object);
-            Object(Arc::new(Reference(NonNull::new_unchecked(object))))
-        }
+        Object(Arc::new(Reference(Some(object.clone().unbind()))))
     }
 
     /// Returns the object, for code that holds the interpreter lock.
     pub fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        // SAFETY: `py` shows that the lock is held, and the object lives as long as this value.
-        unsafe { Bound::from_borrowed_ptr(py, self.as_ptr()) }
+        match &self.0.0 {
+            Some(object) => object.bind(py).clone(),
+            None => py.None().into_bound(py),
+        }
     }
 
     /// Returns the address. The object may be accessed with the interpreter lock held, while this value lives.
     pub(crate) fn as_ptr(&self) -> *mut PyObject {
-        self.0.0.as_ptr()
+        self.0.0.as_ref().map_or(std::ptr::null_mut(), Py::as_ptr)
     }
 }
 
 impl PartialEq for Object {
     fn eq(&self, other: &Object) -> bool {
-        self.0.0 == other.0.0
+        self.as_ptr() == other.as_ptr()
     }
 }
 
@@ -75,60 +56,39 @@ impl Eq for Object {}
 
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Object({:p})", self.0.0)
+        write!(f, "Object({:p})", self.as_ptr())
     }
 }
 
 impl Drop for Reference {
     fn drop(&mut self) {
-        if has_lock() {
-            // SAFETY: this value owns the reference, and the lock is held.
-            unsafe { ffi::Py_DECREF(self.0.as_ptr()) };
-        } else {
-            DROPPED.push(Dropped(self.0));
+        let Some(object) = self.0.take() else { return };
+        // Of the main interpreter.
+        if let Err(object) = lock::if_held(object, |py, object| drop(object.into_bound(py))) {
+            DROPPED.push(object);
         }
-    }
-}
-
-/// Returns whether this thread holds the interpreter lock of the main interpreter.
-///
-/// `PyGILState_Check` returns true for every thread once a second interpreter has been created.
-pub(crate) fn has_lock() -> bool {
-    // SAFETY: these functions may be called at any time. A thread that holds the lock has a current state. Before
-    // Python 3.12 the current state belongs to whichever thread holds the lock, so it is compared with this
-    // thread's own.
-    unsafe {
-        if ffi::Py_IsInitialized() == 0 {
-            return false;
-        }
-        let current = ffi::compat::PyThreadState_GetUnchecked();
-        !current.is_null() && current == ffi::PyGILState_GetThisThreadState()
     }
 }
 
 /// Releases all objects that were dropped by threads without the interpreter lock, and returns their number. Hosts
 /// call this themselves. A program that uses [`Object`] without a host has to call it now and then.
-pub fn release_dropped(_: Python<'_>) -> usize {
-    // SAFETY: `py` shows that the lock is held.
-    unsafe { release() }
-}
-
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn release() -> usize {
+pub fn release_dropped(py: Python<'_>) -> usize {
     let mut released = 0;
     // Only as many as there are now, because finalizers may drop more.
     for _ in 0..DROPPED.len() {
-        let Some(Dropped(object)) = DROPPED.pop() else { break };
-        // SAFETY: the queue owned the reference, and the caller holds the lock.
-        unsafe { ffi::Py_DECREF(object.as_ptr()) };
+        let Some(object) = DROPPED.pop() else { break };
+        drop(object.into_bound(py));
         released += 1;
     }
     released
 }
 
 /// Returns whether there is anything to release. Costs two loads.
-#[allow(dead_code, reason = "only the host uses it")]
 pub(crate) fn has_dropped() -> bool {
     !DROPPED.is_empty()
+}
+
+/// Returns whether this thread holds the interpreter lock of the main interpreter.
+pub(crate) fn has_lock() -> bool {
+    lock::if_held((), |_, ()| ()).is_ok()
 }

@@ -1,11 +1,12 @@
 //! Conversion of values to Python objects.
 
-use pyo3::ffi::{self, Py_ssize_t, PyObject};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple};
 
-use super::error::take_exception;
-use super::{ConversionError, ConversionErrorKind, Limits, Value, buffers, datetimes, integers};
-use pelton_cpython::object::{Owned, Raised};
+use super::error::describe;
+use super::from_python::raised;
+use super::{ConversionError, ConversionErrorKind, Limits, Value, buffers, datetimes};
 
 type Result<T> = std::result::Result<T, ConversionError>;
 
@@ -16,40 +17,22 @@ impl Value {
     /// more than 1,000 levels deep.
     #[inline]
     pub fn to_python<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
-        // SAFETY: the lock is held, as `py` shows, and `to_pointer` returns an owned reference.
-        unsafe { to_pointer(self).map(|object| Bound::from_owned_ptr(py, object.into_ptr())) }
-    }
-}
-
-/// Converts a value to a Python object.
-///
-/// # Safety
-/// The interpreter lock is held.
-#[inline]
-pub(crate) unsafe fn to_pointer(value: &Value) -> Result<Owned> {
-    // SAFETY: the caller holds the lock.
-    unsafe {
-        let object = match value {
-            Value::None => return Ok(Owned::new_reference(ffi::Py_None())),
-            Value::Bool(value) => ffi::PyBool_FromLong((*value).into()),
-            Value::Int(value) => ffi::PyLong_FromLongLong(*value),
-            Value::Float(value) => ffi::PyFloat_FromDouble(*value),
-            Value::Str(value) => text(value),
-            _ => return composed(value, Limits::DEFAULT.depth(u32::MAX).depth),
-        };
-        Owned::returned(object).map_err(|error| ConversionError::raised(error))
+        match self {
+            Value::None => Ok(py.None().into_bound(py)),
+            Value::Bool(value) => made(py, value.into_pyobject(py).map(|value| value.to_owned())),
+            Value::Int(value) => made(py, value.into_pyobject(py)),
+            Value::Float(value) => made(py, value.into_pyobject(py)),
+            Value::Str(value) => Ok(PyString::new(py, value).into_any()),
+            _ => composed(py, self, Limits::DEFAULT.depth(u32::MAX).depth),
+        }
     }
 }
 
 /// Converts an argument of a task. The task keeps its arguments until its outcome is taken, so this releases native
 /// values that Python now owns.
-///
-/// # Safety
-/// The interpreter lock is held.
 #[inline]
-pub(crate) unsafe fn argument(value: &Value) -> Result<Owned> {
-    // SAFETY: the caller holds the lock.
-    let object = unsafe { to_pointer(value) }?;
+pub(crate) fn as_argument<'py>(py: Python<'py>, value: &Value) -> Result<Bound<'py, PyAny>> {
+    let object = value.to_python(py)?;
     if let Value::Native(native) = value {
         native.hand_over();
     }
@@ -57,130 +40,103 @@ pub(crate) unsafe fn argument(value: &Value) -> Result<Owned> {
 }
 
 #[inline]
-unsafe fn text(text: &str) -> *mut PyObject {
-    // SAFETY: the caller holds the lock. Pointer and length are those of a string.
-    unsafe { ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as Py_ssize_t) }
+fn made<'py, T, E: Into<PyErr>>(
+    py: Python<'py>,
+    made: std::result::Result<Bound<'py, T>, E>,
+) -> Result<Bound<'py, PyAny>> {
+    made.map(Bound::into_any).map_err(|error| raised(py, error.into()))
 }
 
-/// Converts a value with at most `levels` nested containers.
-unsafe fn nested(value: &Value, levels: u32) -> Result<Owned> {
-    let is_nested =
-        matches!(value, Value::List(_) | Value::Tuple(_) | Value::Dict(_) | Value::Set(_) | Value::FrozenSet(_));
-    // SAFETY: the caller holds the lock.
-    unsafe { if is_nested { composed(value, levels) } else { to_pointer(value) } }
+/// Converts a value with at most `levels` nested containers. Each container has a function of its own, which keeps the stack frames of a
+/// recursion small.
+fn nested<'py>(py: Python<'py>, value: &Value, levels: u32) -> Result<Bound<'py, PyAny>> {
+    match value {
+        Value::Tuple(items) => sequence(py, items, levels, |py, items| made(py, PyTuple::new(py, items))),
+        Value::List(items) => sequence(py, items, levels, |py, items| made(py, PyList::new(py, items))),
+        Value::Dict(pairs) => dict(py, pairs, levels),
+        Value::Set(items) => set(py, items, levels),
+        Value::FrozenSet(items) => frozen_set(py, items, levels),
+        _ => value.to_python(py),
+    }
 }
 
-unsafe fn composed(value: &Value, levels: u32) -> Result<Owned> {
-    let deeper = || {
-        let limit = Limits::DEFAULT.depth(u32::MAX).depth;
-        levels.checked_sub(1).ok_or_else(|| ConversionError::new(ConversionErrorKind::TooDeep { limit }))
-    };
-    let raised = |error: Raised| {
-        // SAFETY: the caller holds the lock.
-        unsafe { ConversionError::raised(error) }
-    };
-    // SAFETY: the caller holds the lock.
-    unsafe {
-        match value {
-            Value::Tuple(items) => tuple(items, deeper()?),
-            Value::List(items) => list(items, deeper()?),
-            Value::Dict(pairs) => dict(pairs, deeper()?),
-            Value::Set(items) => {
-                let set = Owned::returned(ffi::PySet_New(std::ptr::null_mut())).map_err(raised)?;
-                fill(set, items, deeper()?)
-            }
-            Value::FrozenSet(items) => {
-                // A frozenset that nothing else refers to may be added to.
-                let set = Owned::returned(ffi::PyFrozenSet_New(std::ptr::null_mut())).map_err(raised)?;
-                fill(set, items, deeper()?)
-            }
-            Value::Bytes(bytes) => {
-                let pointer = ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as Py_ssize_t);
-                Owned::returned(pointer).map_err(raised)
-            }
-            Value::Buffer(bytes) => buffers::to_python(Python::assume_attached(), bytes).map_err(raised),
-            Value::BigInt(number) => integers::to_python(number).map_err(raised),
-            Value::DateTime(value) => datetimes::date_time(value).map_err(raised),
-            Value::Date(value) => datetimes::date(value).map_err(raised),
-            Value::Time(value) => datetimes::time(value).map_err(raised),
-            Value::TimeDelta(value) => datetimes::time_delta(value).map_err(raised),
-            Value::Native(native) => {
-                let py = Python::assume_attached();
-                let made = native.to_python(py).map_err(|error| {
-                    error.restore(py);
-                    raised(Raised)
-                })?;
-                Ok(Owned::new_reference(made.as_ptr()))
-            }
-            Value::Object(object) => Ok(Owned::new_reference(object.as_ptr())),
-            Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => to_pointer(value),
+fn composed<'py>(py: Python<'py>, value: &Value, levels: u32) -> Result<Bound<'py, PyAny>> {
+    match value {
+        Value::Bytes(bytes) => Ok(PyBytes::new(py, bytes).into_any()),
+        Value::Buffer(bytes) => made(py, buffers::to_python(py, bytes)),
+        Value::BigInt(number) => made(py, (**number).clone().into_pyobject(py)),
+        Value::DateTime(value) => made(py, datetimes::date_time(py, value)),
+        Value::Date(value) => made(py, datetimes::date(py, value)),
+        Value::Time(value) => made(py, datetimes::time(py, value)),
+        Value::TimeDelta(value) => made(py, datetimes::time_delta(py, value)),
+        Value::Native(native) => made(py, native.to_python(py)),
+        Value::Object(object) => Ok(object.bind(py)),
+        Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => value.to_python(py),
+        Value::Tuple(_) | Value::List(_) | Value::Dict(_) | Value::Set(_) | Value::FrozenSet(_) => {
+            nested(py, value, levels)
         }
     }
 }
 
-unsafe fn tuple(items: &[Value], levels: u32) -> Result<Owned> {
-    // SAFETY: the caller holds the lock. Each item is set once, with a reference that the tuple takes over. After
-    // an error, a tuple with null items can be dropped.
-    unsafe {
-        let tuple = Owned::returned(ffi::PyTuple_New(items.len() as Py_ssize_t));
-        let tuple = tuple.map_err(|error| ConversionError::raised(error))?;
-        for (index, item) in items.iter().enumerate() {
-            let item = nested(item, levels).map_err(|error| error.in_item(index))?;
-            ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as Py_ssize_t, item.into_ptr());
-        }
-        Ok(tuple)
-    }
+fn deeper(levels: u32) -> Result<u32> {
+    let limit = Limits::DEFAULT.depth(u32::MAX).depth;
+    levels.checked_sub(1).ok_or_else(|| ConversionError::new(ConversionErrorKind::TooDeep { limit }))
 }
 
-unsafe fn list(items: &[Value], levels: u32) -> Result<Owned> {
-    // SAFETY: as for tuples.
-    unsafe {
-        let list = Owned::returned(ffi::PyList_New(items.len() as Py_ssize_t));
-        let list = list.map_err(|error| ConversionError::raised(error))?;
-        for (index, item) in items.iter().enumerate() {
-            let item = nested(item, levels).map_err(|error| error.in_item(index))?;
-            ffi::PyList_SET_ITEM(list.as_ptr(), index as Py_ssize_t, item.into_ptr());
-        }
-        Ok(list)
-    }
-}
-
-unsafe fn dict(pairs: &[(Value, Value)], levels: u32) -> Result<Owned> {
-    // SAFETY: the caller holds the lock, and all references are owned.
-    unsafe {
-        let dict = Owned::returned(ffi::PyDict_New()).map_err(|error| ConversionError::raised(error))?;
-        for (index, (key, value)) in pairs.iter().enumerate() {
-            let its_key = nested(key, levels).map_err(|error| error.in_key(index))?;
-            let value = nested(value, levels).map_err(|error| error.under(key))?;
-            if ffi::PyDict_SetItem(dict.as_ptr(), its_key.as_ptr(), value.as_ptr()) < 0 {
-                return Err(refused().in_key(index));
-            }
-        }
-        Ok(dict)
-    }
-}
-
-unsafe fn fill(set: Owned, items: &[Value], levels: u32) -> Result<Owned> {
+fn sequence<'py>(
+    py: Python<'py>,
+    items: &[Value],
+    levels: u32,
+    make: fn(Python<'py>, Vec<Bound<'py, PyAny>>) -> Result<Bound<'py, PyAny>>,
+) -> Result<Bound<'py, PyAny>> {
+    let levels = deeper(levels)?;
+    let mut converted = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
-        // SAFETY: the caller holds the lock, and all references are owned.
-        unsafe {
-            let item = nested(item, levels).map_err(|error| error.in_element(index))?;
-            if ffi::PySet_Add(set.as_ptr(), item.as_ptr()) < 0 {
-                return Err(refused().in_element(index));
-            }
+        match nested(py, item, levels) {
+            Ok(item) => converted.push(item),
+            Err(error) => return Err(error.in_item(index)),
         }
     }
-    Ok(set)
+    make(py, converted)
+}
+
+fn dict<'py>(py: Python<'py>, pairs: &[(Value, Value)], levels: u32) -> Result<Bound<'py, PyAny>> {
+    let levels = deeper(levels)?;
+    let dict = PyDict::new(py);
+    for (index, (key, value)) in pairs.iter().enumerate() {
+        let its_key = nested(py, key, levels).map_err(|error| error.in_key(index))?;
+        let value = nested(py, value, levels).map_err(|error| error.under(key))?;
+        dict.set_item(its_key, value).map_err(|error| refused(py, &error).in_key(index))?;
+    }
+    Ok(dict.into_any())
+}
+
+/// Creates a frozenset. Its elements were hashed once, and are again.
+fn frozen_set<'py>(py: Python<'py>, items: &[Value], levels: u32) -> Result<Bound<'py, PyAny>> {
+    let elements = set(py, items, levels)?;
+    made(
+        py,
+        elements
+            .try_iter()
+            .and_then(|elements| elements.collect::<PyResult<Vec<_>>>())
+            .and_then(|elements| PyFrozenSet::new(py, elements)),
+    )
+}
+
+fn set<'py>(py: Python<'py>, items: &[Value], levels: u32) -> Result<Bound<'py, PyAny>> {
+    let levels = deeper(levels)?;
+    let set = PySet::empty(py).map_err(|error| raised(py, error))?;
+    for (index, item) in items.iter().enumerate() {
+        let item = nested(py, item, levels).map_err(|error| error.in_element(index))?;
+        set.add(item).map_err(|error| refused(py, &error).in_element(index))?;
+    }
+    Ok(set.into_any())
 }
 
 /// Returns the error for a key that a dict or set refused.
 #[cold]
-unsafe fn refused() -> ConversionError {
-    // SAFETY: the caller holds the lock, and an exception is set.
-    unsafe {
-        let is_unhashable = ffi::PyErr_ExceptionMatches(ffi::PyExc_TypeError) != 0;
-        let text = take_exception();
-        let kind = if is_unhashable { ConversionErrorKind::Unhashable } else { ConversionErrorKind::Raised };
-        ConversionError::new(kind(text))
-    }
+fn refused(py: Python<'_>, error: &PyErr) -> ConversionError {
+    let is_unhashable = error.is_instance_of::<PyTypeError>(py);
+    let kind = if is_unhashable { ConversionErrorKind::Unhashable } else { ConversionErrorKind::Raised };
+    ConversionError::new(kind(describe(py, error)))
 }
