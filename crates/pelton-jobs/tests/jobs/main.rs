@@ -1,17 +1,21 @@
 //! Jobs, on every store.
 
+/// Runs each test on the named stores.
+macro_rules! on_stores {
+    ($($store:ident)*: $tests:tt) => {
+        $(on_stores! { @one $store $tests })*
+    };
+    (@one $store:ident [$($test:ident),* $(,)?]) => {
+        mod $store {
+            $(#[test] fn $test() { super::$test(&$crate::Place::$store()); })*
+        }
+    };
+}
+
 /// Runs each test on every store.
 macro_rules! on_every_store {
     ($($test:ident),* $(,)?) => {
-        mod memory {
-            $(#[test] fn $test() { super::$test(&$crate::Place::memory()); })*
-        }
-        mod file {
-            $(#[test] fn $test() { super::$test(&$crate::Place::file()); })*
-        }
-        mod redis {
-            $(#[test] fn $test() { super::$test(&$crate::Place::redis()); })*
-        }
+        on_stores! { memory file redis: [$($test),*] }
     };
 }
 

@@ -19,12 +19,24 @@ on_every_store![
     rejected_jobs_die_at_once_and_can_be_brought_back,
     unique_jobs_are_enqueued_once,
     waiting_jobs_are_cancelled_and_running_ones_are_told,
-    a_frozen_worker_loses_its_job_and_its_late_end_does_not_count,
     heartbeats_keep_a_long_job,
-    a_poisonous_job_dies_although_nobody_reports_it,
     draining_ends_running_jobs_and_takes_no_others,
     jobs_are_listed_and_purged,
 ];
+
+/// On stores that several loops can open. A file belongs to one process and loop, so there is nobody else to take a job over.
+mod taking_over {
+    use super::{
+        a_frozen_worker_loses_its_job_and_its_late_end_does_not_count, a_poisonous_job_dies_although_nobody_reports_it,
+    };
+
+    on_stores! {
+        memory redis: [
+            a_frozen_worker_loses_its_job_and_its_late_end_does_not_count,
+            a_poisonous_job_dies_although_nobody_reports_it,
+        ]
+    }
+}
 
 fn jobs_run_once_and_leave_nothing(place: &Place) {
     let mut reactor = Reactor::new().unwrap();
@@ -199,10 +211,6 @@ fn waiting_jobs_are_cancelled_and_running_ones_are_told(place: &Place) {
 }
 
 fn a_frozen_worker_loses_its_job_and_its_late_end_does_not_count(place: &Place) {
-    if matches!(place, Place::File(..)) {
-        // One process, one loop: there is nobody else to take over.
-        return;
-    }
     let lease = Duration::from_millis(200);
     let mut frozen = Reactor::new().unwrap();
     let frozen_jobs = place.open(&mut frozen);
@@ -245,9 +253,6 @@ fn heartbeats_keep_a_long_job(place: &Place) {
 }
 
 fn a_poisonous_job_dies_although_nobody_reports_it(place: &Place) {
-    if matches!(place, Place::File(..)) {
-        return;
-    }
     let lease = Duration::from_millis(60);
     let mut victims = Vec::new();
     for attempt in 1..=2 {
