@@ -293,19 +293,23 @@ fn long_bodies_are_refused(on: On) {
 }
 
 fn a_server_that_resets_while_the_client_does_not_read_is_noticed(on: On) {
-    let server = Scripted::new(|visitor| {
+    let (stuck, wait) = mpsc::channel();
+    let stuck = std::sync::Mutex::new(stuck);
+    let server = Scripted::new(move |visitor| {
         visitor.request();
         visitor.send("HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
         visitor.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
         let piece = vec![b'x'; 65536];
         while (&*visitor.stream).write_all(&piece).is_ok() {}
         visitor.reset();
+        stuck.lock().unwrap().send(()).unwrap();
     });
     let mut site = on.serve(proxy(&server));
-    let length = site.with_client(|mut client| {
+    let length = site.with_client(move |mut client| {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         client.read_until("\r\n\r\n");
-        std::thread::sleep(Duration::from_millis(600));
+        // Nothing is read before the server has filled everything in between.
+        wait.recv_timeout(common::DEADLINE).unwrap();
         client.read_all().len()
     });
     assert!(length > 0 && length < 100_000_000, "{length}");
