@@ -125,6 +125,30 @@ class Leaks(LoopTestCase):
 
         self.check(one)
 
+    def test_errors_are_released_with_their_callback(self):
+        lost = []
+
+        class Listener(Echo):
+            def connection_lost(self, exc):
+                lost.append(type(exc))
+
+        async def main():
+            server = await self.loop.create_server(Listener, "127.0.0.1", 0)
+            address = server.sockets[0].getsockname()
+            for _ in range(10):
+                transport, client = await self.echo(address)
+                transport.write(bytes(1_000_000))
+                transport.abort()
+                await client.lost
+            while len(lost) < 10:
+                await asyncio.sleep(0.001)
+            server.close()
+            return [each for each in gc.get_objects() if isinstance(each, ConnectionResetError)]
+
+        left = self.loop.run_until_complete(asyncio.wait_for(main(), DEADLINE))
+        self.assertIn(ConnectionResetError, lost)
+        self.assertEqual(left, [])
+
     def test_raw_sockets(self):
         async def one(address):
             with socket.socket() as sock:

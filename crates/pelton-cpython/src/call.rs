@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::null_mut;
 
-use pyo3::exceptions::{PyOSError, PyTypeError};
+use pyo3::exceptions::{PyBaseException, PyKeyboardInterrupt, PyOSError, PySystemExit, PyTypeError};
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
@@ -192,6 +192,26 @@ pub fn raised_a<E: PyTypeInfo>(py: Python<'_>) -> bool {
 pub fn clear_raised(_: Python<'_>) {
     // SAFETY: the lock is held.
     unsafe { ffi::PyErr_Clear() };
+}
+
+/// Takes the exception that is set.
+///
+/// PyO3 does not count calls from Python into our methods as attached, and then releases a reference that is dropped only when
+/// something attaches next. A dropped `PyErr` would keep the exception alive until then, so this attaches.
+#[cold]
+pub fn take_raised(py: Python<'_>) -> Option<Bound<'_, PyBaseException>> {
+    Python::attach(|py| PyErr::take(py).map(|error| error.into_value(py))).map(|error| error.into_bound(py))
+}
+
+/// Takes the exception that is set, or sets it again if it must end the run: `SystemExit` and `KeyboardInterrupt`.
+#[cold]
+pub fn take_ordinary(py: Python<'_>) -> Result<Option<Bound<'_, PyBaseException>>> {
+    let Some(error) = take_raised(py) else { return Ok(None) };
+    if error.is_instance_of::<PySystemExit>() || error.is_instance_of::<PyKeyboardInterrupt>() {
+        PyErr::from_value(error.into_any()).restore(py);
+        return Err(Raised);
+    }
+    Ok(Some(error))
 }
 
 /// Reports the exception that is set to `sys.unraisablehook`.

@@ -17,7 +17,7 @@ use crate::sockets::{addresses, guards};
 use crate::transports::writing::Data;
 use pelton_cpython::arguments::Argument;
 use pelton_cpython::buffer::with_shared;
-use pelton_cpython::call::{Call, OrRaise, clear_raised, raise_io};
+use pelton_cpython::call::{Call, OrRaise, clear_raised, raise_io, take_raised};
 use pelton_cpython::class::This;
 use pelton_cpython::object::{Raised, Result};
 
@@ -58,8 +58,8 @@ pub(crate) fn receive<'py>(this: This<'_, 'py, Loop>, [transport, fd]: [Argument
             Err(error) if is_not_now(&error) => return Ok(true),
             Err(error) => {
                 let Raised = raise_io(py, &error);
-                let raised = PyErr::fetch(py);
-                return protocol.method_one(name!(py, error_received), raised.value(py)).map(|_| true);
+                let Some(raised) = take_raised(py) else { return Ok(true) };
+                return protocol.method_one(name!(py, error_received), &raised).map(|_| true);
             }
         }
     }

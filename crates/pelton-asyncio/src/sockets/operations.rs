@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pelton::Time;
+use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
@@ -23,7 +24,7 @@ use crate::sockets::syscalls::{self, RECEIVE, is_not_now};
 use crate::transports::opening;
 use pelton_cpython::arguments::Argument;
 use pelton_cpython::buffer::View;
-use pelton_cpython::call::{Call, OrRaise, clear_raised, raise_io};
+use pelton_cpython::call::{Call, OrRaise, clear_raised, raise_io, take_raised};
 use pelton_cpython::class::This;
 use pelton_cpython::handles::{self, Handle, context};
 use pelton_cpython::object::{Raised, Result};
@@ -267,18 +268,24 @@ fn finish<'py>(
     }
     let emptied = matches!(&done, Ok(Ok((_, true))));
     // The exception must be taken before anything else is called.
-    let done = done.map(|done| done.map_err(|Raised| PyErr::fetch(py)));
+    let done = done.map(|done| done.map_err(|Raised| take_raised(py)));
     if fd >= 0 {
         readers::keep(this.state()?, fd, &sock, emptied)?;
     }
     match done {
         Ok(Ok((result, _))) => future.method_one(name!(py, set_result), &result).map(drop),
-        Ok(Err(raised)) => future.method_one(name!(py, set_exception), raised.value(py)).map(drop),
+        Ok(Err(raised)) => fail(&future, raised),
         Err(error) => {
             let Raised = raise_io(py, &error);
-            future.method_one(name!(py, set_exception), PyErr::fetch(py).value(py)).map(drop)
+            fail(&future, take_raised(py))
         }
     }
+}
+
+/// Sets the exception of a future.
+fn fail(future: &Bound<'_, PyAny>, raised: Option<Bound<'_, PyBaseException>>) -> Result<()> {
+    let Some(raised) = raised else { return Ok(()) };
+    future.method_one(name!(future.py(), set_exception), &raised).map(drop)
 }
 
 /// Defines the two methods of an operation: the one that starts it, and the one called when the socket is ready.

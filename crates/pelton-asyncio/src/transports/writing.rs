@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
-use pyo3::exceptions::{PyBufferError, PyKeyboardInterrupt, PyRuntimeError, PySystemExit, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
@@ -15,7 +15,7 @@ use crate::readers::{self, Side};
 use crate::sockets::syscalls::is_not_now;
 use pelton_cpython::arguments::Argument;
 use pelton_cpython::buffer::{View, shared_bytes};
-use pelton_cpython::call::{Call, OrRaise, raise, raise_io, raised_a};
+use pelton_cpython::call::{Call, OrRaise, raise, raise_io, raised_a, take_ordinary};
 use pelton_cpython::class::Method;
 use pelton_cpython::object::{Raised, Result};
 use pelton_cpython::{no_arguments, one_named_argument};
@@ -55,12 +55,8 @@ pub(crate) fn fatal(transport: &Bound<'_, PyAny>, message: &str) -> Result<()> {
 /// Calls a method with the raised exception and a message.
 pub(crate) fn hand_over(object: &Bound<'_, PyAny>, method: &str, message: &str) -> Result<()> {
     let py = object.py();
-    let Some(error) = PyErr::take(py) else { return Ok(()) };
-    if error.is_instance_of::<PySystemExit>(py) || error.is_instance_of::<PyKeyboardInterrupt>(py) {
-        error.restore(py);
-        return Err(Raised);
-    }
-    object.call_method1(method, (error.value(py), message)).or_raise(py).map(drop)
+    let Some(error) = take_ordinary(py)? else { return Ok(()) };
+    object.call_method1(method, (error, message)).or_raise(py).map(drop)
 }
 
 /// Data to write: a `bytes` object, or another one with a view.

@@ -20,13 +20,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pelton::TimerKey;
-use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::arguments::Argument;
-use crate::call::{Call, OrRaise, returned};
+use crate::call::{Call, OrRaise, returned, take_ordinary};
 use crate::object::{Raised, Result};
 use crate::slot::Slot;
 pub use class::{EachQueued, Hooks, make_types};
@@ -361,13 +360,9 @@ impl<'a, 'py> Handle<'a, 'py> {
 /// of any type.
 #[cold]
 pub fn report(py: Python<'_>, handle: &Bound<'_, PyAny>) -> Result<()> {
-    let Some(error) = PyErr::take(py) else { return Ok(()) };
-    if error.is_instance_of::<PySystemExit>(py) || error.is_instance_of::<PyKeyboardInterrupt>(py) {
-        error.restore(py);
-        return Err(Raised);
-    }
+    let Some(error) = take_ordinary(py)? else { return Ok(()) };
     let failed = hooks().callback_failed.bind(py);
-    failed.call_with(&[handle.as_borrowed(), error.value(py).as_any().as_borrowed()]).map(drop)
+    failed.call_with(&[handle.as_borrowed(), error.as_any().as_borrowed()]).map(drop)
 }
 
 #[inline]
