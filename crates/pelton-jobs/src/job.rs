@@ -181,13 +181,15 @@ impl Job {
 
     /// Runs the job this much later, by the clock of the store.
     pub fn delay(mut self, delay: Duration) -> Job {
-        self.start = Start::In(millis(delay));
+        // A store counts from the millisecond that has begun, so one more must pass.
+        let wait = if delay.is_zero() { 0 } else { millis_up(delay) + 1 };
+        self.start = Start::In(wait);
         self
     }
 
     /// Runs the job at this time, by the clock of the store.
     pub fn at(mut self, time: SystemTime) -> Job {
-        self.start = Start::At(time.duration_since(UNIX_EPOCH).map_or(0, millis));
+        self.start = Start::At(time.duration_since(UNIX_EPOCH).map_or(0, millis_up));
         self
     }
 
@@ -244,6 +246,11 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Error> {
 pub(crate) fn millis(duration: Duration) -> u64 {
     // Far enough in the future, and exact in the numbers of Lua.
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(1 << 50)
+}
+
+/// Rounds up, so that nothing is early.
+fn millis_up(duration: Duration) -> u64 {
+    millis(duration.saturating_add(Duration::from_nanos(999_999)))
 }
 
 /// Identifies a job. Unique across queues and machines.
