@@ -126,22 +126,24 @@ class Leaks(LoopTestCase):
         self.check(one)
 
     def test_errors_are_released_with_their_callback(self):
-        lost = []
+        lost, all_lost = [], None
 
         class Listener(Echo):
             def connection_lost(self, exc):
                 lost.append(type(exc))
+                if len(lost) == 10:
+                    all_lost.set_result(None)
 
         async def main():
+            nonlocal all_lost
+            all_lost = self.loop.create_future()
             server = await self.loop.create_server(Listener, "127.0.0.1", 0)
             address = server.sockets[0].getsockname()
             for _ in range(10):
                 transport, client = await self.echo(address)
                 transport.write(bytes(1_000_000))
                 transport.abort()
-                await client.lost
-            while len(lost) < 10:
-                await asyncio.sleep(0.001)
+            await all_lost
             server.close()
             return [each for each in gc.get_objects() if isinstance(each, ConnectionResetError)]
 
