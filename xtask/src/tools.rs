@@ -212,7 +212,8 @@ fn install(shell: &Shell, tools: &[&Tool]) -> Result<(), Failure> {
     })?;
     let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     apt.run(shell, "update")?;
-    apt.run(shell, &format!("install -y {}", packages.join(" ")))
+    // Recommended packages would bring a graphical desktop with Erlang.
+    apt.run(shell, &format!("install -y --no-install-recommends {}", packages.join(" ")))
 }
 
 fn still_missing(by_hand: &[String]) -> Failure {
