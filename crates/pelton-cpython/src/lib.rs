@@ -1,7 +1,7 @@
-//! The part of Pelton's Python front end that touches CPython's memory, and the only one with `unsafe`.
+//! The part of Pelton's Python front end that touches CPython's memory. Most of its `unsafe` code is here, the rest in `pelton-pyhost`.
 //!
-//! References are PyO3's: a [`Bound`](pyo3::Bound) or [`Borrowed`] shows that its object is alive and that the interpreter lock is held.
-//! What the crates above keep in an object is made of [slots](slot::Slot) and cells, which lend nothing: any Python code may run, and use
+//! References are PyO3's: a `Bound` or `Borrowed` shows that its object is alive and that the interpreter lock is held.
+//! What the crates above keep in an object is made of slots and cells, which lend nothing: any Python code may run, and use
 //! the same object, between two lines. So they need no `unsafe`, and no rule about what may be called when.
 //!
 //! | file | contents |

@@ -1,6 +1,6 @@
 //! Python for Erlang: the native library of the application `erlang_python` in the folder `erlang`.
 //!
-//! Python runs on the threads of a [host](pelton_python::host), never on a scheduler of the virtual machine. A native
+//! Python runs on the threads of a host (`pelton-pyhost`), never on a scheduler of the virtual machine. A native
 //! function copies its terms into an environment of their own, queues the call, and returns. The thread that makes the call
 //! converts the terms to Python objects and the result to a term, and sends it to the caller.
 //!

@@ -1,8 +1,8 @@
 //! Python hosted by a Rust program.
 //!
-//! - [`host`]: loops on threads of their own, to which any thread submits calls;
-//! - [`native`]: Rust functions, channels and state for use from Python;
-//! - [`value`]: Python data in Rust.
+//! - `host`: loops on threads of their own, to which any thread submits calls;
+//! - `native`: Rust functions, channels and state for use from Python;
+//! - `value`: Python data in Rust.
 //!
 //! Programs use it as part of `pelton_python`, with the feature `embed`.
 

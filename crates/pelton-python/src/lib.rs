@@ -3,7 +3,7 @@
 //! This crate only joins others. Their contents are here under the names that programs use:
 //!
 //! - with the feature `extension`, the module that Python imports as `pelton._pelton`;
-//! - with the feature `embed`, hosting Python in a Rust program: [`Host`] and the modules beside it.
+//! - with the feature `embed`, hosting Python in a Rust program: `Host` and the modules beside it.
 //!
 //! | crate | contents |
 //! |---|---|
