@@ -1,11 +1,11 @@
 //! Endings, alerts, limits, and peers that misbehave.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton::{Layered, Limit};
-use pelton_testing::{Log, Network, Peer, listen, on_every_network, pattern, run_until, run_with};
+use pelton::{ConnectionId, Layered, Limit, WaterMarks};
+use pelton_testing::{Log, Network, Peer, listen, on_every_network, pattern, poll, run_until, run_with};
 use pelton_tls::rustls::pki_types::ServerName;
 use pelton_tls::{Failure, TlsError};
 
@@ -31,6 +31,7 @@ on_every_network![
     the_first_records_are_small,
     water_marks_pause_and_resume_a_sender,
     what_is_queued_counts_as_plain_bytes,
+    water_marks_count_plain_bytes,
     a_large_message_of_the_handshake_is_refused,
 ];
 
@@ -486,13 +487,13 @@ fn what_is_queued_counts_as_plain_bytes(on: impl Network) {
     struct Small(Log);
     impl Connection for Small {
         fn received(&mut self, io: &mut Io<'_>, _: Chunk) {
-            // The tickets may not have been sent yet.
-            let before = io.queued();
+            // The tickets may not have been sent yet. They do not count.
+            assert_eq!(io.queued(), 0);
             for _ in 0..1_000 {
                 io.send(b"x").unwrap();
             }
             // A record for each would be 23,000 bytes.
-            self.0.add(format!("{} queued", io.queued() - before));
+            self.0.add(format!("{} queued", io.queued()));
             let most = io.water_marks().most;
             assert!(io.send(&vec![7; most - 1_000 + 1]).is_err(), "one byte too many");
             io.send(&vec![7; most - 1_000]).unwrap();
@@ -510,6 +511,69 @@ fn what_is_queued_counts_as_plain_bytes(on: impl Network) {
     });
     run_out(&mut reactor);
     assert_eq!(log.take(), ["1000 queued"]);
+}
+
+fn water_marks_count_plain_bytes(on: impl Network) {
+    /// Sends one byte per record, and reports when it may send more.
+    struct Records(Log, Rc<Cell<Option<ConnectionId>>>);
+    impl Connection for Records {
+        fn opened(&mut self, io: &mut Io<'_>) {
+            self.1.set(Some(io.id()));
+            io.pause_sending();
+            io.set_water_marks(WaterMarks { low: 10, high: 1_000, most: 2_000 });
+        }
+
+        fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+            self.0.received(&chunk);
+            for _ in 0..500 {
+                // Each becomes a record of 23 bytes.
+                io.send_now(b"x").unwrap();
+            }
+        }
+
+        fn writable(&mut self, io: &mut Io<'_>) {
+            self.0.add(format!("writable, {} queued", io.queued()));
+        }
+    }
+    let (mut reactor, log) = (on.reactor(), Log::default());
+    let (tls, entries, id) = (server(), log.clone(), Rc::<Cell<_>>::default());
+    let opened = id.clone();
+    let address = listen(&mut reactor, move |_| tls.wrap(Records(entries.clone(), opened.clone())));
+    let (says, said) = std::sync::mpsc::channel();
+    let client = std::thread::spawn(move || {
+        let mut stream = blocking_client(on.connect_peer(&address), blocking_config());
+        for bytes in said {
+            let bytes: &[u8] = bytes;
+            stream.write_all(bytes).unwrap();
+        }
+        stream.read_exact(&mut [0; 2_000]).unwrap();
+        stream.conn.send_close_notify();
+        stream.flush().unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    });
+    // After the second, 23,000 bytes wait in 1,000 records, and the mark of 1,000 is not exceeded.
+    for (count, bytes) in [(500, b"a"), (1_000, b"b"), (1_500, b"c")] {
+        says.send(bytes).unwrap();
+        run_until(&mut reactor, |reactor| reactor.queued() >= count * 23);
+    }
+    for _ in 0..20 {
+        poll(&mut reactor);
+    }
+    says.send(b"d").unwrap();
+    for _ in 0..20 {
+        poll(&mut reactor);
+    }
+    assert_eq!(log.take(), ["received abc"]);
+    let mut io = reactor.connection(id.get().unwrap()).unwrap();
+    assert_eq!(io.queued(), 1_500);
+    io.resume_sending();
+    drop(says);
+    let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
+    run_until(&mut reactor, |_| client.is_finished());
+    reactor.cancel(waiting);
+    client.join().unwrap();
+    run_out(&mut reactor);
+    assert_eq!(log.take()[..2], ["writable, 0 queued", "received d"]);
 }
 
 fn a_large_message_of_the_handshake_is_refused(on: impl Network) {

@@ -206,7 +206,7 @@ fn a_handler_that_hands_over_in_a_burst_passes_on_the_rest(on: impl Network) {
 }
 
 /// Makes a file that has no name any more.
-fn file_with(contents: &[u8]) -> File {
+pub fn file_with(contents: &[u8]) -> File {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("pelton-layers-{}-{number}", std::process::id()));

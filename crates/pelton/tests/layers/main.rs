@@ -1,6 +1,7 @@
 //! Layers between the engine and the handler: on every engine, and on an engine over a network in memory that completes
 //! everything late and in parts.
 
+mod counting;
 mod ending;
 mod failing;
 mod flow;

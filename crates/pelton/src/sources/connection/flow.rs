@@ -17,6 +17,8 @@ use crate::{Fault, Reactor};
 ///
 /// Outgoing connections are read from even above `high`, unless [configured otherwise](Io::throttle_reading). Without
 /// this exception, a client that sends a lot and a server that answers while it reads could block each other forever.
+///
+/// With [layers](crate::Layer), such as TLS, the bytes count that were sent, not what the layers have made of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaterMarks {
     /// `writable` is called when at most this many bytes are queued, in memory and in files. By default 16 KiB.

@@ -178,9 +178,9 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Returns the number of bytes in memory queued to be sent. With [layers](crate::Layer), this counts the bytes that
-    /// were sent and have not reached a layer yet, those that a layer [holds](crate::Layer::held), and the transformed
-    /// bytes that wait below a layer.
+    /// Returns the number of bytes in memory queued to be sent. With [layers](crate::Layer), this counts bytes as they were
+    /// sent here, not transformed ones, until the socket has accepted what they have become. A part of a transformed record
+    /// counts in proportion.
     ///
     /// If more is queued than the high [water mark](crate::WaterMarks) allows when this is called, [`writable`] will be
     /// called, even if the queue empties before the reactor has looked at it.
@@ -189,7 +189,7 @@ impl Io<'_> {
     pub fn queued(&mut self) -> usize {
         self.promise_writable();
         let Some(stream) = self.reactor.stream_mut(self.id.0) else { return 0 };
-        let below = stream.layers().map_or(0, |layers| layers.waiting_in_memory());
+        let below = stream.layers().map_or(0, |layers| layers.plain_in_memory());
         below + stream.outbox.as_ref().map_or(0, |outbox| outbox.in_memory())
     }
 
@@ -198,7 +198,7 @@ impl Io<'_> {
     fn promise_writable(&mut self) {
         let Reactor { sources, flow, .. } = &mut *self.reactor;
         if let Some(Source::Connection(stream)) = sources.get_mut(self.id.0)
-            && stream.waiting() > stream.marks(flow).high as u64
+            && stream.towards_marks() > stream.marks(flow).high as u64
         {
             stream.writable_promised = true;
         }
@@ -207,8 +207,9 @@ impl Io<'_> {
     /// Returns the number of bytes of files queued to be sent.
     pub fn queued_in_files(&mut self) -> u64 {
         self.promise_writable();
-        let outbox = self.reactor.stream_mut(self.id.0).and_then(|stream| stream.outbox.as_deref());
-        outbox.map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
+        let Some(stream) = self.reactor.stream_mut(self.id.0) else { return 0 };
+        let below = stream.layers().map_or(0, |layers| layers.in_files());
+        below + stream.outbox.as_ref().map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
     }
 }
 

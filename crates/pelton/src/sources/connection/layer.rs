@@ -19,9 +19,10 @@
 //! ```
 //!
 //! This file has the interface: the [`Layer`] trait. In the folder `layer/`, `stack.rs` has the state of a connection's
-//! layers, `io.rs` the operations of a layer, `input.rs` moves bytes up and `output.rs` moves them down. `pushing.rs`
-//! puts layers on a connection.
+//! layers, `io.rs` the operations of a layer, `input.rs` moves bytes up and `output.rs` moves them down. `account.rs`
+//! counts how many bytes of the handler are on the way. `pushing.rs` puts layers on a connection.
 
+mod account;
 mod input;
 mod io;
 mod output;

@@ -310,10 +310,18 @@ impl ConnectionState {
         matches!(self.stage, Stage::Connecting | Stage::Layering | Stage::Open) && self.ending == Ending::None
     }
 
-    /// Returns the bytes that the engine has not accepted yet, in memory and in files.
+    /// Returns the bytes that the engine has not accepted yet, in memory and in files. Below layers, these are transformed
+    /// bytes.
     pub(super) fn waiting(&self) -> u64 {
         let queued = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
         if self.layered { queued + self.waiting_with_layers() } else { queued }
+    }
+
+    /// Returns the bytes that count towards the [water marks](WaterMarks): those of the handler that the engine has not
+    /// accepted yet.
+    pub(super) fn towards_marks(&self) -> u64 {
+        let queued = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
+        if self.layered { queued + self.layers().map_or(0, Layers::towards_marks) } else { queued }
     }
 
     pub(super) fn layers(&self) -> Option<&Layers> {

@@ -154,7 +154,8 @@ impl Reactor {
         }
         let waiting = stream.waiting();
         if stream.holds_back {
-            self.resume_source(token, waiting);
+            let towards_marks = stream.towards_marks();
+            self.resume_source(token, towards_marks);
         }
         self.settle(token, waiting);
     }
@@ -186,6 +187,7 @@ impl Reactor {
             return;
         }
         let marks = stream.marks(flow);
+        let waiting = if stream.layered { stream.towards_marks() } else { waiting };
         if waiting > marks.high as u64 && !stream.full {
             stream.full = true;
             self.set_receiving(token);

@@ -246,6 +246,7 @@ impl Reactor {
             }
         }
         let (Step::Start(id) | Step::Woken(id) | Step::Receive(id) | Step::PeerFinished(id)) = *step;
+        self.layer_was_called(token, id, 0, 0);
         self.layer_may_leave(token, id);
     }
 
@@ -339,6 +340,8 @@ impl Reactor {
             Some(above) => {
                 unread.for_each(|chunk| above.input.push(chunk));
                 above.input.ended |= ended;
+                level.account.append(level.below_len(), &above.account, above.below_len());
+                above.account = level.account;
                 above.below = join(level.below.take(), above.below.take());
             }
             None => {

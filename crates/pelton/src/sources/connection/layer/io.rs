@@ -6,10 +6,12 @@ use bytes::Bytes;
 use pelton_os::{Chunk, Outbox, Token};
 
 use super::stack::{Calls, Level, Phase};
+use crate::Reactor;
+#[cfg(doc)]
+use crate::Reason;
 use crate::reactor::source::Source;
 use crate::sources::connection::io::Input;
 use crate::sources::connection::{ConnectionId, Io};
-use crate::{Reactor, Reason};
 
 /// Gives a [layer](super::Layer) access to its connection.
 pub struct LayerIo<'a> {
@@ -23,8 +25,9 @@ pub struct LayerIo<'a> {
 impl LayerIo<'_> {
     /// Sends a copy of `bytes` to the level below, which is another layer or the engine.
     ///
-    /// Nothing is refused here. If more bytes than [`WaterMarks::most`](crate::WaterMarks::most) wait below a layer, the
-    /// connection is closed with [`Reason::Overflow`]: the peer makes the layer answer and does not read.
+    /// Nothing is refused here. If more bytes than [`WaterMarks::most`](crate::WaterMarks::most), and more than 64 KiB, wait
+    /// below a layer that it has transmitted on its own, not when it was given bytes to send, the connection is closed with
+    /// [`Reason::Overflow`]: the peer makes the layer answer and does not read.
     pub fn transmit(&mut self, bytes: &[u8]) {
         self.queue(bytes.len(), |outbox| outbox.push_copy(bytes));
     }
@@ -43,17 +46,13 @@ impl LayerIo<'_> {
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) {
         let Reactor { sources, connections, flow, .. } = &mut *self.reactor;
         let Some(Source::Connection(stream)) = sources.get_mut(self.token) else { return };
-        let most = stream.marks(flow).most;
         if !stream.may_write() {
             return;
         }
         let Some(level) = stream.layers_mut().and_then(|layers| layers.level_mut(self.level)) else { return };
-        let outbox = level.below.get_or_insert_with(|| connections.spare_outboxes.pop().unwrap_or_default());
-        push(outbox);
+        level.transmits(bytes);
+        push(level.below.get_or_insert_with(|| connections.spare_outboxes.pop().unwrap_or_default()));
         flow.add(bytes);
-        if outbox.in_memory() > most {
-            self.reactor.connection_is_over(self.token, Reason::Overflow);
-        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::task::Poll;
 
 use pelton_os::{FilePart, Outbox, Token};
 
+use super::account::Account;
 use super::stack::{AHEAD, Calls, Level};
 use crate::Reactor;
 use crate::reactor::source::Source;
@@ -45,6 +46,11 @@ impl ConnectionState {
             return Some(&mut self.outbox);
         }
         Some(&mut self.layers_mut()?.levels[index + 1].below)
+    }
+
+    /// Returns the account of the queue above the level at `index`. The handler's own queue needs none.
+    fn account_above(&self, index: usize) -> Option<Account> {
+        Some(self.layers()?.levels.get(index + 1)?.account)
     }
 
     /// Returns the next call of a layer that has output to process, from the handler to the wire.
@@ -103,9 +109,10 @@ impl Reactor {
     fn send_through(&mut self, token: Token, index: usize) {
         let Some(stream) = self.stream_mut(token) else { return };
         let Some(id) = stream.layers().and_then(|layers| Some(layers.levels.get(index)?.id)) else { return };
+        let account = stream.account_above(index);
         // Out of its place: the layer may run code that sends more.
         let Some(mut outbox) = stream.above(index).and_then(Option::take) else { return };
-        let before = outbox.in_memory();
+        let (before, len_before) = (outbox.in_memory(), outbox.len());
         let outcome = match outbox.next_file().cloned() {
             Some(part) => self.send_file_through(token, id, &part).map(|sent| {
                 outbox.advance_file(sent as u64);
@@ -114,8 +121,9 @@ impl Reactor {
             None => {
                 let mut slices = [IoSlice::new(&[]); PIECES];
                 let count = outbox.gather(&mut slices);
-                let slices = &slices[..count];
-                let most = slices.iter().map(|slice| slice.len()).sum();
+                // Not all of a large piece: the layer may make many bytes of one.
+                let mut first = [IoSlice::new(&[]); PIECES];
+                let (slices, most) = at_most(AHEAD, &slices[..count], &mut first);
                 let sent = self.call_layer(token, id, |layer, io| layer.send(io, slices)).map(|sent| sent.min(most));
                 sent.map(|sent| {
                     outbox.advance(sent);
@@ -124,7 +132,11 @@ impl Reactor {
             }
         };
         self.flow.remove(before - outbox.in_memory());
+        let len = outbox.len();
+        let processed = len_before - len;
+        let plain = account.map_or(processed, |account| account.plain(len_before) - account.plain(len));
         self.put_outbox_back(token, id, outbox);
+        self.layer_was_called(token, id, processed as usize, plain);
         if let Some(level) = self.level_mut(token, id) {
             level.output_blocked |= outcome != Some(true);
         }
@@ -189,7 +201,21 @@ impl Reactor {
             Some(Poll::Ready(())) => *finished = true,
             Some(Poll::Pending) | None => *output_blocked = true,
         }
+        self.layer_was_called(token, id, 0, 0);
         self.layer_may_leave(token, id);
+    }
+
+    /// Accounts for a call of a layer that has processed this many bytes from above, which stand for `plain` bytes of the
+    /// handler. Closes the connection if too much waits below that the layer has transmitted on its own.
+    pub(super) fn layer_was_called(&mut self, token: Token, id: u32, processed: usize, plain: u64) {
+        let Reactor { sources, flow, .. } = self;
+        let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
+        let most = stream.marks(flow).most.max(AHEAD);
+        let Some(level) = stream.layers_mut().and_then(|layers| layers.level_mut(id)) else { return };
+        level.was_called(processed, plain);
+        if level.own() > most as u64 {
+            self.connection_is_over(token, Reason::Overflow);
+        }
     }
 
     /// Drops everything that the layers have queued.
@@ -211,4 +237,20 @@ impl ConnectionState {
     pub(in super::super) fn may_write(&self) -> bool {
         matches!(self.stage, Stage::Connecting | Stage::Layering | Stage::Open) && !self.failed()
     }
+}
+
+/// Puts the first `most` bytes of `slices` into `first`, which has as many places. Returns the slices, and how many bytes
+/// there are.
+fn at_most<'a, 'b>(most: usize, slices: &'b [IoSlice<'_>], first: &'a mut [IoSlice<'b>]) -> (&'a [IoSlice<'b>], usize) {
+    let (mut count, mut total) = (0, 0);
+    for (place, slice) in first.iter_mut().zip(slices) {
+        if total == most {
+            break;
+        }
+        let bytes = &slice[..slice.len().min(most - total)];
+        *place = IoSlice::new(bytes);
+        count += 1;
+        total += bytes.len();
+    }
+    (&first[..count], total)
 }

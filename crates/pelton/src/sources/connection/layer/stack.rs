@@ -3,6 +3,7 @@
 use pelton_os::{Chunk, Outbox, Time};
 
 use super::Layer;
+use super::account::{Account, share};
 use crate::sources::short_queue::ShortQueue;
 
 /// Bytes that may wait for a layer. If there are more, the level below is not asked for further ones.
@@ -47,6 +48,12 @@ pub(super) struct Level {
     pub(super) output_blocked: bool,
     /// Bytes that the layer has processed but not transmitted.
     pub(super) held: usize,
+    /// What the bytes below stand for.
+    pub(super) account: Account,
+    /// Bytes that the current call has transmitted. The account does not know yet what they stand for.
+    transmitted: u64,
+    /// Bytes of the handler among those that the layer held after its last call, and how many it held then.
+    plain_held: (u64, usize),
 }
 
 /// How far a layer is.
@@ -76,12 +83,56 @@ impl Level {
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready | Phase::Leaves)
     }
+
+    /// Returns how many bytes wait below, in memory and in files.
+    pub(super) fn below_len(&self) -> u64 {
+        self.below.as_ref().map_or(0, |outbox| outbox.len())
+    }
+
+    /// Records that the layer transmits this many bytes. Call it before they are queued.
+    pub(super) fn transmits(&mut self, bytes: usize) {
+        self.account.add(self.below_len(), bytes as u64);
+        self.transmitted += bytes as u64;
+    }
+
+    /// Records the end of a call of the layer, in which it has processed this many bytes from above, which stand for `plain`
+    /// bytes of the handler.
+    pub(super) fn was_called(&mut self, processed: usize, plain: u64) {
+        let (held_before, transmitted) = (self.plain_held, std::mem::take(&mut self.transmitted));
+        let inside = held_before.0 + plain;
+        let stay = share(inside, self.held as u64, (held_before.1 + processed) as u64);
+        self.plain_held = (stay, self.held);
+        let passed_on = inside - stay;
+        let own = if processed == 0 && passed_on == 0 { transmitted } else { 0 };
+        self.account.add_meaning(self.below_len(), passed_on, own);
+    }
+
+    /// Returns the bytes of the handler that the layer holds or that wait below it, in memory and in files.
+    fn plain(&self) -> u64 {
+        let held = if self.held > 0 { self.plain_held.0 } else { 0 };
+        // No layer has transformed a file yet.
+        held + self.account.plain(self.below_len()).max(self.in_files())
+    }
+
+    /// Returns how many bytes wait below that the layer has transmitted on its own.
+    pub(super) fn own(&self) -> u64 {
+        self.account.own(self.below_len())
+    }
+
+    fn in_files(&self) -> u64 {
+        self.below.as_ref().map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
+    }
 }
 
 impl Layers {
     pub(super) fn push(&mut self, layer: Box<dyn Layer>, below: Option<Box<Outbox>>) -> &mut Level {
         let id = self.next_id;
         self.next_id += 1;
+        let mut account = Account::default();
+        if let Some(outbox) = &below {
+            account.add(0, outbox.len());
+            account.add_meaning(outbox.len(), outbox.len(), 0);
+        }
         self.levels.push(Level {
             id,
             layer: Some(layer),
@@ -94,6 +145,9 @@ impl Layers {
             finished: false,
             output_blocked: false,
             held: 0,
+            account,
+            transmitted: 0,
+            plain_held: (0, 0),
         });
         self.levels.last_mut().expect("one was pushed")
     }
@@ -116,18 +170,23 @@ impl Layers {
 
     /// Returns the bytes on the way from the handler's queue to the engine.
     pub(in super::super) fn waiting(&self) -> u64 {
-        let waiting = |level: &Level| level.held as u64 + level.below.as_ref().map_or(0, |outbox| outbox.len());
-        self.levels.iter().map(waiting).sum()
+        self.levels.iter().map(|level| level.held as u64 + level.below_len()).sum()
     }
 
-    /// Returns the bytes in memory among those that [wait](Layers::waiting).
-    pub(in super::super) fn waiting_in_memory(&self) -> usize {
-        self.levels.iter().map(|level| level.held).sum::<usize>() + self.in_outboxes()
+    /// Returns how many bytes count towards the water marks: those of the handler. Bytes that a layer has transmitted on its
+    /// own, such as a handshake, count beyond an amount that only a peer that makes it answer and does not read can cause.
+    pub(in super::super) fn towards_marks(&self) -> u64 {
+        self.levels.iter().map(|level| level.plain() + level.own().saturating_sub(AHEAD as u64)).sum()
     }
 
-    /// Returns the bytes in memory that layers have transmitted and that wait below them. The byte budget counts these.
-    pub(super) fn in_outboxes(&self) -> usize {
-        self.levels.iter().filter_map(|level| Some(level.below.as_ref()?.in_memory())).sum()
+    /// Returns how many bytes of the handler in memory are on the way to the engine.
+    pub(in super::super) fn plain_in_memory(&self) -> usize {
+        self.levels.iter().map(|level| (level.plain() - level.in_files()) as usize).sum()
+    }
+
+    /// Returns how many bytes of files are on the way to the engine: those sent before a layer was pushed.
+    pub(in super::super) fn in_files(&self) -> u64 {
+        self.levels.iter().map(Level::in_files).sum()
     }
 
     /// Returns the outbox that the engine sends from.

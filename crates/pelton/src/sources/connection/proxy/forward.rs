@@ -137,7 +137,7 @@ impl Reactor {
     pub(super) fn pause_source_if_full(&mut self, source: Token, target: Token, high: Option<usize>) {
         let Reactor { sources, flow, .. } = self;
         let Some(Source::Connection(stream)) = sources.get_mut(target) else { return };
-        let waiting = stream.waiting();
+        let waiting = stream.towards_marks();
         if waiting > 0 && waiting > high.unwrap_or_else(|| stream.marks(flow).high) as u64 {
             self.pause_source(source, target);
         }
