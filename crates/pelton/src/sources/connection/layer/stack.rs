@@ -133,6 +133,8 @@ impl Layers {
             account.add(0, outbox.len());
             account.add_meaning(outbox.len(), outbox.len(), 0);
         }
+        // Most connections have one layer, and none gets many: room for more would be idle memory.
+        self.levels.reserve_exact(1);
         self.levels.push(Level {
             id,
             layer: Some(layer),
