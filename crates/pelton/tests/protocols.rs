@@ -450,9 +450,12 @@ fn unfinished_line_takes_its_length_and_an_idle_connection_nothing(on: On) {
     let (address, log) = listen_store(&mut reactor, Lines::new);
     let mut streams = [(); COUNT].map(|()| TcpStream::connect(address).unwrap());
     let mut say = |words: &str| streams.iter_mut().for_each(|stream| stream.write_all(words.as_bytes()).unwrap());
-    say("get a\n");
-    run_until(&mut reactor, |_| log.len() == COUNT);
-    log.take();
+    // The second round comes within one turn, because by then all connections are accepted: the reactor's own lists grow here.
+    for _ in 0..2 {
+        say("get a\n");
+        run_until(&mut reactor, |_| log.len() == COUNT);
+        log.take();
+    }
     say("get");
     let calls = |reactor: &Reactor| reactor.stats().calls(CallbackKind::Connection);
     let until = calls(&reactor) + COUNT as u64;
