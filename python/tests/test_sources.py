@@ -314,7 +314,7 @@ class Datagrams(Tidy):
             # They refer to the transport.
             caught.clear()
             self.assertEqual(sock.fileno(), -1)
-            # Whoever gets the number next is not affected.
+            # The next owner of the number is not affected.
             opening, events = self.open(self.bound(socket.SOCK_DGRAM))
             transport, _ = await opening
             transport.sendto(b"x", transport.get_extra_info("sockname"))

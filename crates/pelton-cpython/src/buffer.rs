@@ -236,7 +236,7 @@ struct CollectorPaused(bool);
 impl Drop for CollectorPaused {
     fn drop(&mut self) {
         if self.0 {
-            // SAFETY: whoever created this holds the lock until it is dropped.
+            // SAFETY: the creator of this value holds the lock until it is dropped.
             unsafe { ffi::PyGC_Enable() };
         }
     }

@@ -34,7 +34,7 @@ fn calls_run_on_the_loop_with_the_number() {
     assert!(zero != one && one != two && zero != two);
     assert_eq!(thread(3), zero, "modulo the number of loops");
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(thread(1), one, "whoever calls"));
+        scope.spawn(|| assert_eq!(thread(1), one, "from any thread"));
     });
     let namespace = host.namespace_on(2);
     wait(namespace.exec("import threading\nhere = threading.get_ident()").unwrap()).unwrap();

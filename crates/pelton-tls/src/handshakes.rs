@@ -213,7 +213,7 @@ fn next_turn(reactor: &mut Reactor) {
     while next.len() < PER_TURN
         && let Some(id) = reactor.state::<Turn>().waiting.pop_front()
     {
-        // Whoever has left takes nobody's place.
+        // Connections that have left do not use up places.
         if reactor.connection(id).is_some() {
             next.push(id);
         }

@@ -232,7 +232,7 @@ impl Tls {
         else {
             return;
         };
-        // Whoever was woken was counted then.
+        // Connections that were woken have been counted already.
         if *admission == Admission::Asks {
             handshakes::computed(io.reactor());
         }

@@ -125,7 +125,7 @@ pub(crate) struct Given {
     pub(crate) close: bool,
     pub(crate) upgrade: bool,
     pub(crate) cookie: bool,
-    /// Whoever asks for another protocol also takes a response that declines.
+    /// A caller that asks for another protocol also accepts a response that declines it.
     pub(crate) takes_refusals: bool,
 }
 

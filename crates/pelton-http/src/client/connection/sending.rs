@@ -77,7 +77,7 @@ impl ClientConnection {
         while self.pump_once(io) {}
     }
 
-    /// Sends what there is, and asks for more. Returns whether there is more, which whoever was asked could not send from here.
+    /// Sends the bytes that are there, and asks the body for more. Returns whether the body has more that it could not send itself.
     fn pump_once(&mut self, io: &mut Io<'_>) -> bool {
         let Some(busy) = &mut self.busy else { return false };
         if matches!(busy.upload, Upload::Done | Upload::Held(_)) {
