@@ -43,16 +43,24 @@ const VALUES: [&str; 9] = [
 /// How many programs run at a time.
 const AT_ONCE: usize = 4;
 
-/// Returns the commands and their options that take a value, as the program lists them for a shell.
+/// Returns the commands and their options that take a value, as the program lists them for a shell. A command of a command is both
+/// words: `jobs work`.
 fn options() -> Vec<(String, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_pelton")).args(["completions", "fish"]).output().unwrap();
     let script = String::from_utf8(output.stdout).unwrap();
     let option = |line: &str| {
         let rest = line.strip_prefix("complete -c pelton -n \"__fish_pelton_using_subcommand ")?;
         let (command, rest) = rest.split_once('"')?;
+        let command = match command.split_once("; and ") {
+            None => command.to_owned(),
+            Some((command, condition)) => match condition.strip_prefix("__fish_seen_subcommand_from ") {
+                Some(inner) => format!("{command} {inner}"),
+                None => command.to_owned(),
+            },
+        };
         let name = rest.split_once(" -l ")?.1.split(' ').next()?;
         let takes_value = rest.split_once(" -d ").is_some_and(|(_, rest)| rest.contains("' -r"));
-        takes_value.then(|| (command.to_owned(), name.to_owned()))
+        takes_value.then(|| (command, name.to_owned()))
     };
     script.lines().filter_map(option).collect()
 }
@@ -70,12 +78,16 @@ fn every_option_is_found() {
         ("proxy", "check-interval"),
         ("get", "sha256"),
         ("man", "directory"),
+        ("jobs work", "lease"),
+        ("jobs enqueue", "delay"),
     ] {
         assert!(found.contains(&(command.to_owned(), name.to_owned())), "{command} --{name}: {found:?}");
     }
     // The help shows no option that the completions lack.
-    for command in ["serve", "proxy", "get", "bench", "echo", "chat", "man"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_pelton")).args([command, "--help"]).output().unwrap();
+    let commands = ["serve", "proxy", "get", "bench", "echo", "chat", "man", "jobs work", "jobs enqueue", "jobs limit"];
+    for command in commands {
+        let words = command.split(' ').chain(["--help"]);
+        let output = Command::new(env!("CARGO_BIN_EXE_pelton")).args(words).output().unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
         for line in help
             .lines()
@@ -143,6 +155,9 @@ impl Drop for Program {
 /// Returns the other arguments that a command needs.
 fn others(command: &str, option: &str, target: &str) -> Vec<String> {
     let address = target.trim_start_matches("http://").trim_end_matches('/');
+    // One process opens a directory at a time.
+    static STORES: AtomicUsize = AtomicUsize::new(0);
+    let store = format!("file:jobs-{}", STORES.fetch_add(1, Ordering::Relaxed));
     let given: &[&[&str]] = match command {
         "proxy" => &[&["--to", address], &["--listen", "127.0.0.1:0"], &["--admin", "127.0.0.1:0"]],
         "get" => &[&[target], &["--output", "-"]],
@@ -151,6 +166,11 @@ fn others(command: &str, option: &str, target: &str) -> Vec<String> {
         "bench" if matches!(option, "duration" | "requests") => &[&[target], &["--connections", "1"]],
         "bench" => &[&[target], &["--connections", "1"], &["--requests", "1"]],
         "completions" => &[&["bash"]],
+        "jobs purge" => &[&[&store, "q"], &["--state", "dead"]],
+        "jobs list" | "jobs limit" => &[&[&store, "q"]],
+        "jobs enqueue" | "jobs show" | "jobs requeue" | "jobs cancel" => &[&[&store, "q", "x"]],
+        "jobs work" => &[&[&store, "q", "--", "true"]],
+        "jobs top" => &[&[&store]],
         _ => &[],
     };
     let others = given.iter().filter(|given| given[0] != format!("--{option}"));
@@ -192,7 +212,8 @@ fn try_it(
     value: &str,
     target: &(String, &AtomicUsize),
 ) -> Result<(), String> {
-    let mut arguments = vec![command.to_owned(), format!("--{option}={value}")];
+    let mut arguments: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    arguments.push(format!("--{option}={value}"));
     arguments.extend(others(command, option, &target.0));
     let before = target.1.load(Ordering::Relaxed);
     let mut program = Program::start(directory, &arguments);
@@ -211,7 +232,8 @@ fn try_it(
         }
         _ => None,
     };
-    if command == "bench" {
+    let is_endless = matches!(command, "bench" | "jobs work" | "jobs top");
+    if is_endless {
         eventually("it ends", || {
             program.signal(Signal::INT);
             thread::sleep(Duration::from_millis(5));
@@ -228,8 +250,8 @@ fn try_it(
         Some(1..=3) => explained || command == "bench",
         // The codes of curl.
         Some(_) if command == "get" => said.contains("error: "),
-        // A load that has not installed its signal handler yet.
-        None => command == "bench" && status.signal() == Some(Signal::INT.as_raw()),
+        // A program that has not installed its signal handler yet.
+        None => is_endless && status.signal() == Some(Signal::INT.as_raw()),
         _ => false,
     };
     if fine && !said.contains("panicked") { Ok(()) } else { Err(format!("{arguments:?}: {status}: {said}")) }

@@ -233,12 +233,17 @@ impl fmt::Debug for Job {
     }
 }
 
+/// Characters of a bad name that an error shows.
+const SHOWN: usize = 40;
+
 /// Checks a name. Control characters would garble lists, and braces have a meaning in keys of Redis.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Error> {
     let bad = |character: char| character.is_control() || character == '{' || character == '}';
     if name.is_empty() || name.len() > NAME_LIMIT || name.contains(bad) {
         let rule = format!("has 1 to {NAME_LIMIT} bytes, without braces and control characters");
-        return Err(Error::BadJob(format!("a {what} {rule}")));
+        let shown: String = name.chars().take(SHOWN).collect();
+        let dots = if shown.len() < name.len() { "…" } else { "" };
+        return Err(Error::BadJob(format!("a {what} {rule}, unlike {shown:?}{dots}")));
     }
     Ok(())
 }
